@@ -1,0 +1,5 @@
+"""`python -m duotone` is the `duotone` command."""
+
+from duotone.server.cli import app
+
+app()

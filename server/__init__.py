@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP frontend, its settings and the command line."""

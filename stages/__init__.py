@@ -1,0 +1,1 @@
+"""The two-stage pipeline without HTTP: Talker (text → codes), Code2Wav (codes → samples) and the orchestrator between."""

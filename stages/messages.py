@@ -1,0 +1,107 @@
+"""The whole wire protocol between the orchestrator and the workers.
+
+One message is one msgpack-encoded struct in one ZeroMQ part. `key` is the orchestrator's number for a request; it is never
+used twice in the life of a server. Codes travel as int16 [frames, 16], samples as int16, both little-endian.
+"""
+
+import msgspec
+
+from .types import PromptPlan, Sampling
+
+
+class Speak(msgspec.Struct, tag=True):
+    """To the Talker: start a request."""
+
+    key: int
+    plan: PromptPlan
+    sampling: Sampling
+
+
+class Decode(msgspec.Struct, tag=True):
+    """To Code2Wav: the next frames of a stream, int16 [frames, 16]. The first one opens the stream, `last` closes it.
+
+    `codes` may be empty when `last` is set. `deadline_s` is the `time.monotonic()` at which the listener runs dry.
+    """
+
+    key: int
+    codes: bytes
+    last: bool
+    deadline_s: float
+
+
+class Abort(msgspec.Struct, tag=True):
+    """To either stage: forget these requests at once. Unknown keys are ignored: an end may have crossed on the way."""
+
+    keys: list[int]
+
+
+class Shutdown(msgspec.Struct, tag=True):
+    """To any worker: leave the loop and exit with status 0."""
+
+
+class Ready(msgspec.Struct, tag=True):
+    """From a worker whose engine can take work. `slots`: how many requests it holds at once."""
+
+    slots: int
+    pid: int
+
+
+class Ended(msgspec.Struct):
+    """A request that the Talker finished. `reason`: `stop` (the model ended it) or `length` (max_new_frames)."""
+
+    key: int
+    reason: str
+
+
+class Frames(msgspec.Struct, tag=True):
+    """From the Talker, once a step: a frame of each of `keys`, int16 [len(keys), 16], and what ended with the step."""
+
+    keys: list[int]
+    codes: bytes
+    ended: list[Ended]
+    batch: int
+    step_s: float
+
+
+class Samples(msgspec.Struct, tag=True):
+    """From Code2Wav, once a step: samples of each of `keys`, int16, `frames[i]` · 1920 of them, one after the other.
+
+    `ended` lists the streams that have been decoded to their last frame.
+    """
+
+    keys: list[int]
+    frames: list[int]
+    samples: bytes
+    ended: list[int]
+    batch: int
+    step_s: float
+
+
+class Failed(msgspec.Struct, tag=True):
+    """From a worker: these requests failed in it and are forgotten there; others go on."""
+
+    keys: list[int]
+    message: str
+
+
+Command = Speak | Decode | Abort | Shutdown
+Event = Ready | Frames | Samples | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_command_decoder = msgspec.msgpack.Decoder(Command)
+_event_decoder = msgspec.msgpack.Decoder(Event)
+
+
+def encode(message: Command | Event) -> bytes:
+    """A message as the bytes of one ZeroMQ part. Not thread-safe: each process sends from one thread."""
+    return _encoder.encode(message)
+
+
+def decode_command(part: bytes) -> Command:
+    """What a worker reads. Raises msgspec.DecodeError on bytes that are no command."""
+    return _command_decoder.decode(part)
+
+
+def decode_event(part: bytes) -> Event:
+    """What the orchestrator reads. Raises msgspec.DecodeError on bytes that are no event."""
+    return _event_decoder.decode(part)

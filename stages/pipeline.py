@@ -1,0 +1,61 @@
+"""Pipeline definitions: which stages there are, their options and defaults.
+
+A pipeline is chosen once, from the checkpoint's `model_type`; nothing else in the code asks for a model's name.
+Options are frozen pydantic models: the server's settings contain them, and a worker gets its own as JSON.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """Base of every settings model: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TalkerOptions(Options):
+    """How the Talker runs."""
+
+    engine: Literal["torch", "vllm"] = "torch"
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    slots: int = Field(8, ge=1, le=1024, description="requests generated at once")
+    max_positions: int = Field(4096, ge=64, description="prompt positions plus frames that one request may hold")
+    threads: int = Field(1, ge=1, description="CPU threads of the worker")
+
+
+class Code2WavOptions(Options):
+    """How Code2Wav runs."""
+
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    slots: int = Field(16, ge=1, le=4096, description="streams held at once")
+    max_chunk_frames: int = Field(16, ge=1, le=64, description="frames of one stream decoded in one step")
+    threads: int = Field(1, ge=1, description="CPU threads of the worker")
+
+
+class WorkerSpec(Options):
+    """All that a worker process is told at its start, one line of JSON on its standard input."""
+
+    stage: Literal["talker", "code2wav"]
+    replica: int
+    address: str
+    checkpoint: Path
+    talker: TalkerOptions | None = None
+    code2wav: Code2WavOptions | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A registered pipeline and the defaults that are its own."""
+
+    name: str
+    event_driven: bool
+    """Whether the event-driven loop has been validated for it; polling otherwise."""
+
+
+PIPELINES = {"qwen3_tts": Pipeline("qwen3_tts", event_driven=True)}
