@@ -3,14 +3,26 @@
 Everything that is wrong with a checkpoint is a CheckpointError that names the file and the key. No torch here.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from .architecture import CodecConfig, TalkerConfig
-from .types import Sampling
+import msgspec
+
+from .architecture import CodecConfig, TalkerConfig, codec_shapes, talker_shapes
+from .errors import CheckpointError
+from .pipeline import PIPELINES
+from .types import CODEBOOKS, SAMPLE_RATE, SAMPLES_PER_FRAME, Sampling
+from .weights import WeightIndex
 
 Kind = Literal["custom_voice", "voice_design", "base"]
+
+CODEC_TYPE = "qwen3_tts_tokenizer_12hz"
+CODEC_FOLDER = "speech_tokenizer"
+TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+HUB_PATTERNS = ["*.json", "*.txt", "*.safetensors"]
+SIZES_WITHOUT_INSTRUCTIONS = frozenset({"0b6"})
 
 
 @dataclass(frozen=True)
@@ -26,9 +38,9 @@ class TextTokens:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the configuration files of a checkpoint directory say.
+    """What the files of a checkpoint directory say; the weights are indexed and checked, not loaded.
 
-    `sampling` holds the defaults of generation_config.json (its `seed` means nothing); temperature 0 where they say greedy.
+    `sampling` holds generation_config.json's defaults (its `seed` means nothing): temperature 0 where they say greedy.
     """
 
     directory: Path
@@ -39,3 +51,216 @@ class Checkpoint:
     talker: TalkerConfig
     codec: CodecConfig
     sampling: Sampling
+    weights: WeightIndex
+    """`talker.*`, and in `base` checkpoints `speaker_encoder.*`."""
+    codec_weights: WeightIndex
+    """`decoder.*` and `encoder.*` of the speech tokenizer."""
+
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the model was trained to follow an instruction."""
+        return self.kind != "base" and self.size not in SIZES_WITHOUT_INSTRUCTIONS
+
+
+def locate(model: str) -> Path:
+    """The directory of a checkpoint: a local one, or a hub name, downloaded (with progress bars) or found in the cache.
+
+    Raises CheckpointError that says what was tried.
+    """
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        return directory
+    if model.startswith((".", "/", "~")):
+        raise CheckpointError(f"{model}: there is no such directory")
+    # Deferred: it brings in an HTTP client, which a local checkpoint never needs.
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=HUB_PATTERNS))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{model}: no such local directory, and as a hub name it failed: {error}") from error
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Read and check a checkpoint directory: configuration, tokenizer files present, every tensor's shape and dtype.
+
+    Reads headers only, so it is fast for any size. Raises CheckpointError.
+    """
+    config_file, codec_file = directory / "config.json", directory / CODEC_FOLDER / "config.json"
+    model_type = _decode(config_file, _ModelType).model_type
+    _require(model_type in PIPELINES, config_file, "model_type", f"is {model_type!r}, not one of {sorted(PIPELINES)}")
+    codec_type = _decode(codec_file, _ModelType).model_type
+    _require(codec_type == CODEC_TYPE, codec_file, "model_type", f"is {codec_type!r}, not {CODEC_TYPE!r}")
+    config, codec_config = _decode(config_file, _ConfigFile), _decode(codec_file, _CodecFile)
+    _check_variants(config_file, "talker_config", _decode(config_file, _Variants).talker_config)
+    text_tokens = _decode(config_file, TextTokens)
+    _check_talker(config_file, config.talker_config, text_tokens)
+    _check_codec(codec_file, codec_config, config.talker_config)
+    for name in TOKENIZER_FILES:
+        _require((directory / name).is_file(), directory, name, "is missing")
+    checkpoint = Checkpoint(
+        directory=directory,
+        model_type=model_type,
+        kind=config.tts_model_type,
+        size=config.tts_model_size,
+        text_tokens=text_tokens,
+        talker=config.talker_config,
+        codec=codec_config.decoder_config,
+        sampling=_sampling(_decode(directory / "generation_config.json", _GenerationFile)),
+        weights=WeightIndex.read(directory),
+        codec_weights=WeightIndex.read(directory / CODEC_FOLDER),
+    )
+    checkpoint.weights.check(talker_shapes(checkpoint.talker))
+    checkpoint.codec_weights.check(codec_shapes(checkpoint.codec))
+    return checkpoint
+
+
+class _ModelType(msgspec.Struct):
+    model_type: str
+
+
+class _ConfigFile(msgspec.Struct):
+    tokenizer_type: Literal["qwen3_tts_tokenizer_12hz"]
+    tts_model_type: Kind
+    tts_model_size: str
+    talker_config: TalkerConfig
+
+
+class _RopeScaling(msgspec.Struct):
+    rope_type: str = "default"
+
+
+class _TransformerVariant(msgspec.Struct):
+    """Keys that would ask for another computation than ours. All are optional in the published files."""
+
+    attention_bias: bool = False
+    hidden_act: str = "silu"
+    use_sliding_window: bool = False
+    rope_scaling: _RopeScaling | None = None
+
+
+class _TalkerVariants(_TransformerVariant):
+    code_predictor_config: _TransformerVariant = msgspec.field(default_factory=_TransformerVariant)
+
+
+class _Variants(msgspec.Struct):
+    talker_config: _TalkerVariants
+
+
+class _CodecVariants(msgspec.Struct):
+    decoder_config: _TransformerVariant
+
+
+class _CodecFile(msgspec.Struct):
+    decoder_config: CodecConfig
+    output_sample_rate: int
+    decode_upsample_rate: int
+
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _GenerationFile(msgspec.Struct):
+    """generation_config.json; what it leaves out has the published models' value."""
+
+    do_sample: bool = True
+    temperature: _NotNegative = 0.9
+    top_k: _Count = 50
+    top_p: _Probability = 1.0
+    repetition_penalty: _Positive = 1.05
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 2048
+    subtalker_dosample: bool = True
+    subtalker_temperature: _NotNegative = 0.9
+    subtalker_top_k: _Count = 50
+    subtalker_top_p: _Probability = 1.0
+
+
+_T = TypeVar("_T")
+
+
+def _decode(file: Path, kind: type[_T]) -> _T:
+    """A JSON file as `kind`; keys that `kind` does not have are ignored, a missing or ill-typed one is an error."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _require(condition: bool, file: Path, key: str, problem: str) -> None:
+    if not condition:
+        raise CheckpointError(f"{file}: {key} {problem}")
+
+
+def _sampling(generation: _GenerationFile) -> Sampling:
+    return Sampling(
+        seed=0,
+        temperature=generation.temperature if generation.do_sample else 0.0,
+        top_k=generation.top_k,
+        top_p=generation.top_p,
+        repetition_penalty=generation.repetition_penalty,
+        max_new_frames=generation.max_new_tokens,
+        subtalker_temperature=generation.subtalker_temperature if generation.subtalker_dosample else 0.0,
+        subtalker_top_k=generation.subtalker_top_k,
+        subtalker_top_p=generation.subtalker_top_p,
+    )
+
+
+def _check_variants(file: Path, section: str, variant: _TransformerVariant) -> None:
+    _require(not variant.attention_bias, file, f"{section}.attention_bias", "is set, which is not supported")
+    _require(variant.hidden_act == "silu", file, f"{section}.hidden_act", f"is {variant.hidden_act!r}, not 'silu'")
+    _require(not variant.use_sliding_window, file, f"{section}.use_sliding_window", "is set, which is not supported")
+    rope_type = variant.rope_scaling.rope_type if variant.rope_scaling else "default"
+    _require(rope_type == "default", file, f"{section}.rope_scaling.rope_type", f"is {rope_type!r}, not 'default'")
+    if isinstance(variant, _TalkerVariants):
+        _check_variants(file, f"{section}.code_predictor_config", variant.code_predictor_config)
+
+
+def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
+    """Every id must lie in the table that it indexes: one beyond it would fail in a worker, or go unseen."""
+    predictor = talker.code_predictor_config
+    for section, groups in (("", talker.num_code_groups), ("code_predictor_config.", predictor.num_code_groups)):
+        key = f"talker_config.{section}num_code_groups"
+        _require(groups == CODEBOOKS, file, key, f"is {groups}, not {CODEBOOKS}")
+    codec_ids = {
+        "codec_bos_id": talker.codec_bos_id,
+        "codec_eos_token_id": talker.codec_eos_token_id,
+        "codec_pad_id": talker.codec_pad_id,
+        "codec_think_id": talker.codec_think_id,
+        "codec_nothink_id": talker.codec_nothink_id,
+        "codec_think_bos_id": talker.codec_think_bos_id,
+        "codec_think_eos_id": talker.codec_think_eos_id,
+        **{f"codec_language_id.{language}": id for language, id in talker.codec_language_id.items()},
+        **{f"spk_id.{voice}": id for voice, id in talker.spk_id.items()},
+    }
+    for name, id in codec_ids.items():
+        inside = 0 <= id < talker.vocab_size
+        _require(inside, file, f"talker_config.{name}", f"is {id}, not in 0 … {talker.vocab_size - 1}")
+    for name, id in asdict(tokens).items():
+        _require(
+            0 <= id < talker.text_vocab_size, file, name, f"is {id}, outside text_vocab_size {talker.text_vocab_size}"
+        )
+    for voice, dialect in talker.spk_is_dialect.items():
+        known = dialect is False or dialect in talker.codec_language_id
+        _require(known, file, f"talker_config.spk_is_dialect.{voice}", f"is {dialect!r}, no key of codec_language_id")
+
+
+def _check_codec(file: Path, codec: _CodecFile, talker: TalkerConfig) -> None:
+    decoder = codec.decoder_config
+    _check_variants(file, "decoder_config", _decode(file, _CodecVariants).decoder_config)
+    expected = {
+        "output_sample_rate": (codec.output_sample_rate, SAMPLE_RATE),
+        "decode_upsample_rate": (codec.decode_upsample_rate, SAMPLES_PER_FRAME),
+        "decoder_config.num_quantizers": (decoder.num_quantizers, CODEBOOKS),
+        "decoder_config.codebook_size": (decoder.codebook_size, talker.code_predictor_config.vocab_size),
+        "decoder_config.upsample_rates times upsampling_ratios": (
+            prod(decoder.upsample_rates) * prod(decoder.upsampling_ratios),
+            SAMPLES_PER_FRAME,
+        ),
+    }
+    for key, (value, wanted) in expected.items():
+        _require(value == wanted, file, key, f"is {value}, not {wanted}")

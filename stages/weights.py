@@ -1,0 +1,145 @@
+"""Tensors in safetensors files: an index read from the headers alone, a check against expected shapes, and loading.
+
+The API process indexes and checks; only a worker loads, which is where torch comes in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from safetensors import safe_open
+
+from .errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+SINGLE_FILE = "model.safetensors"
+SHARD_INDEX = "model.safetensors.index.json"
+DTYPES = frozenset({"F32", "BF16"})
+_HEADER_LENGTH_BYTES = 8
+_HEADER_LIMIT_BYTES = 100_000_000  # the limit of the format itself
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies. `dtype` is safetensors' name for it (`F32`, `BF16`, …)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: Path
+
+
+class WeightIndex:
+    """The tensors of one model directory, in a single file or in shards that `model.safetensors.index.json` names."""
+
+    def __init__(self, source: Path, tensors: Mapping[str, StoredTensor]) -> None:
+        self.source = source
+        """The file that says which tensors there are; error messages name it."""
+        self.tensors = tensors
+
+    @classmethod
+    def read(cls, directory: Path) -> WeightIndex:
+        """Read the headers. Raises CheckpointError: no such file, an unreadable or truncated one, an absent shard."""
+        single, shard_index = directory / SINGLE_FILE, directory / SHARD_INDEX
+        if single.is_file():
+            return cls(single, _read_header(single))
+        if shard_index.is_file():
+            return cls(shard_index, _read_shards(shard_index))
+        raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {SHARD_INDEX} is there")
+
+    def check(self, expected: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise CheckpointError unless every expected tensor is there in its shape, as float32 or bfloat16."""
+        for name, shape in expected.items():
+            stored = self._find(name)
+            if stored.shape != shape:
+                raise CheckpointError(
+                    f"{stored.file}: tensor {name} has shape {list(stored.shape)},"
+                    f" the configuration asks for {list(shape)}"
+                )
+            if stored.dtype not in DTYPES:
+                raise CheckpointError(f"{stored.file}: tensor {name} is {stored.dtype}, neither F32 nor BF16")
+
+    def load(self, names: Iterable[str], dtype: torch.dtype, device: str = "cpu") -> dict[str, torch.Tensor]:
+        """The named tensors, converted to `dtype` on `device`. Raises CheckpointError for a name that is not there.
+
+        They may share memory with the mapped file: copy them into parameters, never write to them.
+        """
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self._find(name).file, []).append(name)
+        loaded: dict[str, torch.Tensor] = {}
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task(f"loading {self.source.parent.name}", total=sum(map(len, by_file.values())))
+            for file, file_names in by_file.items():
+                with safe_open(file, framework="pt", device=device) as reader:
+                    for name in file_names:
+                        loaded[name] = reader.get_tensor(name).to(dtype)
+                        progress.advance(task)
+        return loaded
+
+    def _find(self, name: str) -> StoredTensor:
+        if name not in self.tensors:
+            raise CheckpointError(f"{self.source}: tensor {name} is missing")
+        return self.tensors[name]
+
+
+class _HeaderEntry(msgspec.Struct):
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data_offsets: tuple[int, int]
+
+
+class _ShardIndex(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def _read_header(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of one safetensors file: 8 bytes of length (little-endian), a JSON header, then the tensors."""
+    size_bytes = file.stat().st_size
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(_HEADER_LENGTH_BYTES), "little")
+        if header_bytes > min(size_bytes - _HEADER_LENGTH_BYTES, _HEADER_LIMIT_BYTES):
+            raise CheckpointError(f"{file}: not a safetensors file, or truncated (a header of {header_bytes} bytes)")
+        header = stream.read(header_bytes)
+    try:
+        raw = json.loads(header)
+        raw.pop("__metadata__", None)
+        entries = msgspec.convert(raw, dict[str, _HeaderEntry])
+    except (ValueError, AttributeError, msgspec.ValidationError) as error:
+        raise CheckpointError(f"{file}: unreadable safetensors header: {error}") from error
+    end_bytes = max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    told_bytes = _HEADER_LENGTH_BYTES + header_bytes + end_bytes
+    if told_bytes != size_bytes:
+        raise CheckpointError(
+            f"{file}: {size_bytes} bytes long, its header says {told_bytes} (an interrupted download?)"
+        )
+    return {name: StoredTensor(entry.shape, entry.dtype, file) for name, entry in entries.items()}
+
+
+def _read_shards(index: Path) -> dict[str, StoredTensor]:
+    """The tensors that an index file maps to shards beside it."""
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{index}: {error}") from error
+    headers: dict[str, dict[str, StoredTensor]] = {}
+    for shard in sorted(set(weight_map.values())):
+        file = index.parent / shard
+        if Path(shard).name != shard or not file.is_file():
+            raise CheckpointError(f"{index}: weight_map names the shard {shard!r}, which is not there")
+        headers[shard] = _read_header(file)
+    tensors: dict[str, StoredTensor] = {}
+    for name, shard in weight_map.items():
+        if name not in headers[shard]:
+            raise CheckpointError(f"{index}: weight_map places tensor {name} in {shard}, which does not hold it")
+        tensors[name] = headers[shard][name]
+    return tensors
