@@ -1,1 +1,1 @@
-"""The two-stage pipeline without HTTP: Talker (text → codes), Code2Wav (codes → samples) and the orchestrator between."""
+"""The two-stage pipeline without HTTP: Talker (text → codes), Code2Wav (codes → samples), and what joins them."""

@@ -1,13 +1,13 @@
 """Every error that the pipeline raises on purpose, in one tree.
 
-    DuotoneError
-    ├── CheckpointError    a checkpoint that cannot be served: names the file and the key
-    ├── ConfigurationError settings that cannot work together or on this machine
-    ├── RequestError       a request that the pipeline refuses: names the field
-    │   └── QueueFull      too many requests are waiting already
-    └── PipelineError      the pipeline cannot do what was asked of it now
-        ├── NotReady       a stage is starting, draining or dead
-        └── StageFailed    a worker failed on this request or died with it
+DuotoneError
+├── CheckpointError    a checkpoint that cannot be served: names the file and the key
+├── ConfigurationError settings that cannot work together or on this machine
+├── RequestError       a request that the pipeline refuses: names the field
+│   └── QueueFull      too many requests are waiting already
+└── PipelineError      the pipeline cannot do what was asked of it now
+    ├── NotReady       a stage is starting, draining or dead
+    └── StageFailed    a worker failed on this request or died with it
 """
 
 

@@ -1,7 +1,7 @@
 """The whole wire protocol between the orchestrator and the workers.
 
-One message is one msgpack-encoded struct in one ZeroMQ part. `key` is the orchestrator's number for a request; it is never
-used twice in the life of a server. Codes travel as int16 [frames, 16], samples as int16, both little-endian.
+One message is one msgpack-encoded struct in one ZeroMQ part. `key` is the orchestrator's number for a request; it is
+never used twice in the life of a server. Codes travel as int16 [frames, 16], samples as int16, both little-endian.
 """
 
 import msgspec
@@ -46,6 +46,12 @@ class Ready(msgspec.Struct, tag=True):
     pid: int
 
 
+class Fatal(msgspec.Struct, tag=True):
+    """From a worker that is about to exit: it could not start, or its engine broke. All its requests are lost."""
+
+    message: str
+
+
 class Ended(msgspec.Struct):
     """A request that the Talker finished. `reason`: `stop` (the model ended it) or `length` (max_new_frames)."""
 
@@ -85,7 +91,7 @@ class Failed(msgspec.Struct, tag=True):
 
 
 Command = Speak | Decode | Abort | Shutdown
-Event = Ready | Frames | Samples | Failed
+Event = Ready | Fatal | Frames | Samples | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(Command)

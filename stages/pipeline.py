@@ -38,6 +38,19 @@ class Code2WavOptions(Options):
     threads: int = Field(1, ge=1, description="CPU threads of the worker")
 
 
+class PipelineOptions(Options):
+    """How both stages and what joins them run."""
+
+    talker: TalkerOptions = TalkerOptions()
+    code2wav: Code2WavOptions = Code2WavOptions()
+    max_waiting: int = Field(256, ge=0, description="requests that may wait for a slot; one more is refused")
+    max_buffered_s: float = Field(10.0, gt=0, description="audio decoded ahead of a listener who reads slowly")
+    start_timeout_s: float = Field(600.0, gt=0, description="a worker must be loaded and warm within this time")
+    stall_timeout_s: float = Field(
+        60.0, gt=0, description="a request in the stages without a new sample fails after it"
+    )
+
+
 class WorkerSpec(Options):
     """All that a worker process is told at its start, one line of JSON on its standard input."""
 

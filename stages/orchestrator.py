@@ -1,0 +1,305 @@
+"""The only one who knows requests across stages. A request's life:
+
+1. `submit` makes it and queues it; it waits for a slot in both stages.
+2. `_admit` gives it a Talker and a Code2Wav replica and sends the plan to the Talker.
+3. `_frames` collects the codes that come back, a frame a step.
+4. `_pump` cuts them into chunks (chunking.py) and sends one at a time to Code2Wav, as long as the listener keeps up.
+5. `_samples` hands what was decoded to the listener's Stream.
+6. The Talker's end sends the last chunk; Code2Wav's end finishes the request.
+7. A listener who leaves, a failure, or a dead worker ends it everywhere at once (`_drop`).
+
+Each replica's reader task puts what arrives on the dispatch queue; one dispatcher takes one message at a time, which
+keeps the order within a request. All of it runs on one asyncio loop, so there are no locks.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Coroutine
+from pathlib import Path
+
+import zmq.asyncio
+
+from ..profiling.metrics import Metrics
+from .chunking import next_chunk_frames
+from .errors import DuotoneError, NotReady, QueueFull, RequestError, StageFailed
+from .messages import Abort, Decode, Event, Failed, Frames, Samples, Speak
+from .pipeline import PipelineOptions, WorkerSpec
+from .request import FRAME_BYTES, SAMPLE_BYTES, Request, Stream
+from .types import FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
+from .workers import Died, Replica, start_replica
+
+log = logging.getLogger(__name__)
+
+
+class Orchestrator:
+    """Runs the pipeline. Everything but the constructor belongs to the event loop that called `start`."""
+
+    def __init__(self, checkpoint: Path, options: PipelineOptions, metrics: Metrics) -> None:
+        self._checkpoint = checkpoint
+        self._options = options
+        self._metrics = metrics
+        self._context = zmq.asyncio.Context()
+        self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
+        self._talkers: list[Replica] = []
+        self._code2wavs: list[Replica] = []
+        self._queue: asyncio.Queue[tuple[Replica, Event | Died]] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._requests: dict[int, Request] = {}
+        self._waiting: deque[Request] = deque()
+        self._keys = itertools.count(1)
+        self._accepting = False
+        self._idle = asyncio.Event()
+        metrics.requests_waiting.set_function(lambda: len(self._waiting))
+        metrics.requests_running.set_function(lambda: len(self._requests) - len(self._waiting))
+
+    # ---- the life of the pipeline
+
+    async def start(self) -> None:
+        """Spawn the workers; returns when every one is ready. Raises ConfigurationError or StageFailed."""
+        starts = [start_replica(self._context, spec, self._options.start_timeout_s) for spec in self._specs()]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        for replica in outcomes:
+            if isinstance(replica, Replica):
+                (self._talkers if replica.spec.stage == "talker" else self._code2wavs).append(replica)
+        for failure in outcomes:
+            if isinstance(failure, BaseException):
+                await self.stop(drain_s=0)
+                raise failure
+        for replica in self._replicas:
+            self._spawn(replica.read(self._enqueue), f"read {replica.name}")
+        self._spawn(self._dispatch(), "dispatch")
+        self._accepting = True
+
+    async def stop(self, drain_s: float) -> None:
+        """Take no more requests, let those in flight end for `drain_s`, then end everything. Safe to call twice."""
+        self._accepting = False
+        if self._requests:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), drain_s)
+        self._fail_all(NotReady("the server is stopping"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(replica.stop(grace_s=5) for replica in self._replicas))
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be taken now."""
+        return self._accepting and all(replica.alive for replica in self._replicas)
+
+    @property
+    def _replicas(self) -> list[Replica]:
+        return self._talkers + self._code2wavs
+
+    def _specs(self) -> list[WorkerSpec]:
+        """What each worker process is told."""
+        common = {"replica": 0, "checkpoint": self._checkpoint}
+        talker, code2wav = f"ipc://{self._sockets}/talker-0", f"ipc://{self._sockets}/code2wav-0"
+        return [
+            WorkerSpec(stage="talker", address=talker, talker=self._options.talker, **common),
+            WorkerSpec(stage="code2wav", address=code2wav, code2wav=self._options.code2wav, **common),
+        ]
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Run one of the pipeline's own tasks; its failure is a bug and ends the pipeline, never hangs it."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.critical("the task '%s' broke", name, exc_info=error)
+                self._accepting = False
+                self._fail_all(StageFailed(f"the orchestrator broke: {error}"))
+
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(done)
+        self._tasks.append(task)
+
+    # ---- requests in
+
+    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling) -> Stream:
+        """Start a request. Raises NotReady, QueueFull, or RequestError when it cannot fit."""
+        if not self.ready:
+            raise NotReady("a stage is not ready")
+        positions = plan.positions + sampling.max_new_frames
+        if positions > self._options.talker.max_positions:
+            raise RequestError(
+                f"the prompt's {plan.positions} positions and {sampling.max_new_frames} frames are more than the "
+                f"{self._options.talker.max_positions} positions that a request may hold",
+                param="input",
+            )
+        if len(self._waiting) >= self._options.max_waiting and not self._free_pair():
+            raise QueueFull(f"{len(self._waiting)} requests are waiting already", retry_after_s=1)
+        request = Request(next(self._keys), request_id, plan, sampling)
+        self._requests[request.key] = request
+        self._waiting.append(request)
+        self._admit()
+        return Stream(request, self._options.stall_timeout_s, taken=self._pump, cancelled=self._cancel)
+
+    def _free_pair(self) -> tuple[Replica, Replica] | None:
+        """The least loaded Talker and Code2Wav, None unless both have a free slot."""
+        talker = max(self._talkers, key=lambda replica: replica.free_slots)
+        code2wav = max(self._code2wavs, key=lambda replica: replica.free_slots)
+        return (talker, code2wav) if talker.free_slots and code2wav.free_slots else None
+
+    def _admit(self) -> None:
+        """Give slots to those who wait, first come first served."""
+        while self._waiting and (pair := self._free_pair()):
+            request = self._waiting.popleft()
+            request.talker, request.code2wav = pair
+            for replica in pair:
+                replica.holds.add(request.key)
+            request.admitted_s = time.monotonic()
+            pair[0].send(Speak(request.key, request.plan, request.sampling))
+
+    # ---- what the stages say
+
+    def _enqueue(self, replica: Replica, event: Event | Died) -> None:
+        self._queue.put_nowait((replica, event))
+
+    async def _dispatch(self) -> None:
+        """Take one message at a time off the dispatch queue, for ever."""
+        while True:
+            replica, event = await self._queue.get()
+            match event:
+                case Frames():
+                    self._frames(event)
+                case Samples():
+                    self._samples(event)
+                case Failed():
+                    for key in event.keys:
+                        if request := self._requests.get(key):
+                            self._fail(request, StageFailed(f"{replica.name}: {event.message}"))
+                case Died():
+                    self._died(replica, event.reason)
+
+    def _frames(self, event: Frames) -> None:
+        """Collect a frame of each request in the step, and note whom the Talker is done with."""
+        touched: set[Request] = set()
+        for at, key in enumerate(event.keys):
+            # A frame of a request that has been aborted may still have been on its way.
+            if request := self._requests.get(key):
+                request.codes += event.codes[at * FRAME_BYTES : (at + 1) * FRAME_BYTES]
+                request.made_frames += 1
+                touched.add(request)
+        for ended in event.ended:
+            if request := self._requests.get(ended.key):
+                request.finish_reason = ended.reason
+                assert request.talker is not None
+                request.talker.holds.discard(request.key)
+                touched.add(request)
+        for request in touched:
+            self._pump(request)
+        self._admit()
+
+    def _pump(self, request: Request) -> None:
+        """Send the next chunk to Code2Wav, if there is one worth sending and the listener keeps up."""
+        if request.decoding or request.closed or request.undelivered_s > self._options.max_buffered_s:
+            return
+        complete = request.finish_reason is not None
+        frames = next_chunk_frames(
+            request.pending_frames,
+            lead_s=request.dry_at_s - time.monotonic(),
+            first=request.sent_frames == 0,
+            complete=complete,
+            max_chunk_frames=self._options.code2wav.max_chunk_frames,
+        )
+        last = complete and frames == request.pending_frames
+        if last and request.made_frames == 0:
+            self._finish(request)
+        elif frames or last:
+            assert request.code2wav is not None
+            request.decoding, request.closed = True, last
+            codes = request.take_codes(frames)
+            request.code2wav.send(Decode(request.key, codes, last, request.dry_at_s))
+
+    def _samples(self, event: Samples) -> None:
+        """Hand samples to their listeners, and send the next chunks of those whose chunk is done."""
+        samples, offset = memoryview(event.samples), 0
+        for key, frames in zip(event.keys, event.frames, strict=True):
+            end = offset + frames * SAMPLES_PER_FRAME * SAMPLE_BYTES
+            if request := self._requests.get(key):
+                self._decoded(request, frames, bytes(samples[offset:end]))
+            offset = end
+        for key in event.ended:
+            if request := self._requests.get(key):
+                self._finish(request)
+
+    def _decoded(self, request: Request, frames: int, samples: bytes) -> None:
+        """Count and deliver one stream's samples of a step."""
+        if not request.decoded_frames:
+            request.first_audio_s = time.monotonic()
+            self._metrics.time_to_first_audio_s.observe(request.first_audio_s - request.submitted_s)
+        request.decoded_frames += frames
+        request.decoding = request.decoded_frames < request.sent_frames
+        self._metrics.audio_s.inc(frames * FRAME_S)
+        request.deliver(samples)
+        self._pump(request)
+
+    def _died(self, replica: Replica, reason: str) -> None:
+        """Fail what the dead worker held, and whoever waits when nobody is left to serve them."""
+        log.error("%s", reason)
+        replica.alive = False
+        stage = self._talkers if replica in self._talkers else self._code2wavs
+        stranded = list(replica.holds)
+        if not any(other.alive for other in stage):
+            stranded += [request.key for request in self._waiting]
+        for key in stranded:
+            self._fail(self._requests[key], StageFailed(reason))
+
+    # ---- requests out
+
+    def _finish(self, request: Request) -> None:
+        """The last sample has been delivered."""
+        assert request.finish_reason is not None
+        now_s = time.monotonic()
+        self._metrics.request_s.observe(now_s - request.submitted_s)
+        if request.made_frames:
+            self._metrics.real_time_factor.observe((now_s - request.admitted_s) / (request.made_frames * FRAME_S))
+        self._metrics.finished[request.finish_reason].inc()
+        self._forget(request)
+        request.end()
+
+    def _cancel(self, request: Request) -> None:
+        """The listener has left."""
+        if request.key in self._requests:
+            self._metrics.finished["abort"].inc()
+            self._drop(request)
+            request.end()
+
+    def _fail(self, request: Request, error: DuotoneError) -> None:
+        """End a request with an error in front of its listener."""
+        log.error("request %s failed: %s", request.request_id, error)
+        self._metrics.finished["error"].inc()
+        self._drop(request)
+        request.end(error)
+
+    def _fail_all(self, error: DuotoneError) -> None:
+        for request in list(self._requests.values()):
+            self._fail(request, error)
+
+    def _drop(self, request: Request) -> None:
+        """Stop the work of a request in both stages."""
+        for replica in (request.talker, request.code2wav):
+            if replica is not None and request.key in replica.holds:
+                replica.send(Abort([request.key]))
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        """Give back what a request holds, and let the next one in."""
+        del self._requests[request.key]
+        if request.talker is None:
+            self._waiting.remove(request)
+        for replica in (request.talker, request.code2wav):
+            if replica is not None:
+                replica.holds.discard(request.key)
+        if not self._requests:
+            self._idle.set()
+        self._admit()

@@ -1,0 +1,132 @@
+"""Worker processes as the API process sees them: spawn, wait until ready, watch, stop."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq.asyncio
+
+from .channel import OrchestratorChannel
+from .errors import ConfigurationError, StageFailed
+from .messages import Command, Event, Fatal, Ready, Shutdown
+from .pipeline import WorkerSpec
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 0.2
+"""How long after a worker's end its last message may still be on its way."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """Stands in the dispatch queue behind the last event of a worker that is gone."""
+
+    reason: str
+
+
+@dataclass(eq=False)
+class Replica:
+    """One worker process of one stage, its channel, and the requests that it holds. Event loop only."""
+
+    spec: WorkerSpec
+    channel: OrchestratorChannel
+    process: asyncio.subprocess.Process
+    slots: int = 0
+    alive: bool = True
+    holds: set[int] = field(default_factory=set)
+    """Keys of the requests that occupy a slot."""
+
+    @property
+    def name(self) -> str:
+        """`talker-0`, as logs and metrics name it."""
+        return f"{self.spec.stage}-{self.spec.replica}"
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that could take a request now; 0 when the worker is gone."""
+        return self.slots - len(self.holds) if self.alive else 0
+
+    def send(self, command: Command) -> None:
+        """Queue a command for the worker; nothing happens when it is gone, since its requests fail with it."""
+        if self.alive:
+            self.channel.send(command)
+
+    async def read(self, enqueue: Callable[["Replica", Event | Died], None]) -> None:
+        """Put every event on the dispatch queue until the process ends, then Died. The reader task of this replica."""
+        forward = asyncio.create_task(self._forward(enqueue))
+        exited = asyncio.create_task(self.process.wait())
+        try:
+            await asyncio.wait({forward, exited}, return_when=asyncio.FIRST_COMPLETED)
+            # What the process sent last may still be on its way through the socket.
+            await asyncio.wait({forward}, timeout=DRAIN_S)
+            reason = forward.result() if forward.done() else "its process ended"
+            await exited
+        finally:
+            forward.cancel()
+            exited.cancel()
+        enqueue(self, Died(f"{self.name}: {reason} (exit status {self.process.returncode})"))
+
+    async def _forward(self, enqueue: Callable[["Replica", Event | Died], None]) -> str:
+        """Enqueue events until the worker says that it is about to exit; returns the reason it gives."""
+        while True:
+            event = await self.channel.receive()
+            if isinstance(event, Fatal):
+                return event.message
+            enqueue(self, event)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask the worker to leave, kill it when it does not, and release its channel."""
+        self.send(Shutdown())
+        self.alive = False
+        try:
+            await asyncio.wait_for(self.process.wait(), grace_s)
+        except TimeoutError:
+            log.warning("%s does not leave: killed", self.name)
+            self.process.kill()
+            await self.process.wait()
+        self.channel.close()
+
+
+async def start_replica(context: zmq.asyncio.Context, spec: WorkerSpec, timeout_s: float) -> Replica:
+    """Spawn a worker and wait until its engine is loaded and warm.
+
+    Raises ConfigurationError with the worker's own words when it refuses to start, StageFailed when it dies without
+    a word or is not ready in time.
+    """
+    channel = OrchestratorChannel(context, spec.address)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "duotone.stages.worker"), stdin=asyncio.subprocess.PIPE
+    )
+    replica = Replica(spec, channel, process)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(spec.model_dump_json().encode() + b"\n")
+        event = await _first_event(replica, timeout_s)
+    except BaseException:
+        await replica.stop(grace_s=0)
+        raise
+    if isinstance(event, Ready):
+        replica.slots = event.slots
+        return replica
+    await replica.stop(grace_s=5)
+    if isinstance(event, Fatal):
+        raise ConfigurationError(f"{replica.name}: {event.message}")
+    raise StageFailed(f"{replica.name}: died while starting (exit status {process.returncode})")
+
+
+async def _first_event(replica: Replica, timeout_s: float) -> Event | None:
+    """What the worker says first, None when it dies without a word. Raises StageFailed when it is not ready in time."""
+    said = asyncio.create_task(replica.channel.receive())
+    exited = asyncio.create_task(replica.process.wait())
+    try:
+        await asyncio.wait({said, exited}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if exited.done():
+            await asyncio.wait({said}, timeout=DRAIN_S)
+        elif not said.done():
+            raise StageFailed(f"{replica.name}: not ready within {timeout_s:.0f} s")
+        return said.result() if said.done() else None
+    finally:
+        said.cancel()
+        exited.cancel()
