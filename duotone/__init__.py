@@ -1,5 +1,3 @@
 """Duotone: an OpenAI-compatible text-to-speech server with a two-stage streaming pipeline."""
 
-from importlib.metadata import version
-
-__version__ = version("duotone")
+__version__ = "0.1.0"
