@@ -20,7 +20,8 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 import zmq.asyncio
@@ -36,15 +37,21 @@ from .workers import Died, Replica, start_replica
 
 log = logging.getLogger(__name__)
 
+Launch = Callable[[WorkerSpec], Awaitable[Replica]]
+
 
 class Orchestrator:
     """Runs the pipeline. Everything but the constructor belongs to the event loop that called `start`."""
 
-    def __init__(self, checkpoint: Path, options: PipelineOptions, metrics: Metrics) -> None:
+    def __init__(
+        self, checkpoint: Path, options: PipelineOptions, metrics: Metrics, launch: Launch | None = None
+    ) -> None:
+        """`launch` starts a worker; tests pass their own."""
         self._checkpoint = checkpoint
         self._options = options
         self._metrics = metrics
         self._context = zmq.asyncio.Context()
+        self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
         self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
         self._talkers: list[Replica] = []
         self._code2wavs: list[Replica] = []
@@ -62,8 +69,7 @@ class Orchestrator:
 
     async def start(self) -> None:
         """Spawn the workers; returns when every one is ready. Raises ConfigurationError or StageFailed."""
-        starts = [start_replica(self._context, spec, self._options.start_timeout_s) for spec in self._specs()]
-        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        outcomes = await asyncio.gather(*map(self._launch, self._specs()), return_exceptions=True)
         for replica in outcomes:
             if isinstance(replica, Replica):
                 (self._talkers if replica.spec.stage == "talker" else self._code2wavs).append(replica)
