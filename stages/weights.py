@@ -70,7 +70,7 @@ class WeightIndex:
     def load(self, names: Iterable[str], dtype: torch.dtype, device: str = "cpu") -> dict[str, torch.Tensor]:
         """The named tensors, converted to `dtype` on `device`. Raises CheckpointError for a name that is not there.
 
-        They may share memory with the mapped file: copy them into parameters, never write to them.
+        They are copies: a file that is replaced while a server runs does not reach into it.
         """
         by_file: dict[Path, list[str]] = {}
         for name in names:
@@ -82,7 +82,7 @@ class WeightIndex:
             for file, file_names in by_file.items():
                 with safe_open(file, framework="pt", device=device) as reader:
                     for name in file_names:
-                        loaded[name] = reader.get_tensor(name).to(dtype)
+                        loaded[name] = reader.get_tensor(name).to(dtype, copy=True)
                         progress.advance(task)
         return loaded
 
