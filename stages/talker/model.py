@@ -1,0 +1,71 @@
+"""The Talker's parameters under their published names after `talker.`, and how its inputs are made of them."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..architecture import TalkerConfig
+from ..types import CODEBOOKS
+from .code_predictor import CodePredictor
+from .decoder import Attend, Decoder, Rope, causal
+
+PREFIX = "talker."
+
+
+class Backbone(Decoder):
+    """`model`: the decoder, the text embedding and the embedding of codebook 0 and the control ids."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__(config)
+        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+
+
+class TextProjection(nn.Module):
+    """`text_projection`: from the text embedding's size to the Talker's."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(config.text_hidden_size, config.text_hidden_size)
+        self.linear_fc2 = nn.Linear(config.text_hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[…, text hidden] → […, hidden]."""
+        projected: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        return projected
+
+
+class Talker(nn.Module):
+    """The whole Talker. Loading a checkpoint is `load_state_dict` of its `talker.*` tensors without the prefix."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Backbone(config)
+        self.text_projection = TextProjection(config)
+        self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.code_predictor = CodePredictor(config)
+
+    def embed_text(self, text_ids: Tensor) -> Tensor:
+        """Text terms, [..., hidden], of integer ids [...]."""
+        projected: Tensor = self.text_projection(self.model.text_embedding(text_ids))
+        return projected
+
+    def code_table(self) -> Tensor:
+        """The code embeddings of all 16 codebooks in one table, behind them a row of zeros: [V + 15 · C + 1, hidden].
+
+        `code_offsets` says where a codebook begins; the last row stands for NO_CODE.
+        """
+        books = self.code_predictor.embedding_tables().flatten(0, 1)
+        return torch.cat((self.model.codec_embedding.weight, books, books.new_zeros(1, books.shape[1])))
+
+    def forward(self, inputs: Tensor, rope: Rope, attend: Attend = causal) -> tuple[Tensor, Tensor]:
+        """Hidden states [batch, positions, hidden] and logits of code 0 [batch, positions, V] of embedded inputs."""
+        hidden = self.model(inputs, rope, attend)
+        return hidden, self.codec_head(hidden)
+
+
+def code_offsets(config: TalkerConfig) -> Tensor:
+    """int64 [16]: the row of `Talker.code_table` at which each codebook begins."""
+    entries = config.code_predictor_config.vocab_size
+    return torch.tensor([0] + [config.vocab_size + book * entries for book in range(CODEBOOKS - 1)])
