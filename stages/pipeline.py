@@ -10,11 +10,30 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Orchestration = Literal["event_driven", "polling"]
+
 
 class Options(BaseModel):
     """Base of every settings model: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class VllmOptions(Options):
+    """What vLLM is told beyond the Talker's own settings, under vLLM's names; the torch engine ignores it."""
+
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of the device's memory that vLLM takes")
+    max_num_batched_tokens: int = Field(2048, ge=16, description="prompt positions and frames computed in one step")
+    num_gpu_blocks: int | None = Field(
+        None, ge=2, description="key/value blocks of 16 positions; else what memory holds"
+    )
+    load_format: Literal["safetensors", "dummy"] = Field("safetensors", description="dummy: random weights, to measure")
+    enforce_eager: bool = Field(False, description="neither compile nor capture CUDA graphs: starts fast, runs slowly")
+    async_scheduling: bool = Field(True, description="plan a step while the one before runs")
+    batch_invariant: bool = Field(
+        False, description="the same codes whatever else is in the batch, in bfloat16 too; slower"
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="only 1 works: capacity grows by replicas")
 
 
 class TalkerOptions(Options):
@@ -26,6 +45,7 @@ class TalkerOptions(Options):
     slots: int = Field(8, ge=1, le=1024, description="requests generated at once")
     max_positions: int = Field(4096, ge=64, description="prompt positions plus frames that one request may hold")
     threads: int = Field(1, ge=1, description="CPU threads of the worker")
+    vllm: VllmOptions = VllmOptions()
 
 
 class Code2WavOptions(Options):
@@ -43,6 +63,7 @@ class PipelineOptions(Options):
 
     talker: TalkerOptions = TalkerOptions()
     code2wav: Code2WavOptions = Code2WavOptions()
+    orchestration: Orchestration | None = Field(None, description="None: the pipeline's own default")
     max_waiting: int = Field(256, ge=0, description="requests that may wait for a slot; one more is refused")
     max_buffered_s: float = Field(10.0, gt=0, description="audio decoded ahead of a listener who reads slowly")
     start_timeout_s: float = Field(600.0, gt=0, description="a worker must be loaded and warm within this time")
@@ -69,6 +90,11 @@ class Pipeline:
     name: str
     event_driven: bool
     """Whether the event-driven loop has been validated for it; polling otherwise."""
+
+    @property
+    def orchestration(self) -> Orchestration:
+        """The loop that runs where the settings do not choose one."""
+        return "event_driven" if self.event_driven else "polling"
 
 
 PIPELINES = {"qwen3_tts": Pipeline("qwen3_tts", event_driven=True)}
