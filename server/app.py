@@ -1,0 +1,92 @@
+"""The application: routes, what wraps them, and the pipeline's life around it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from .. import __version__
+from ..profiling.metrics import Metrics
+from ..stages.errors import DuotoneError
+from .body_limit import BodyLimitMiddleware
+from .catalog import Catalog, catalog_router
+from .config import Settings
+from .errors import answer_error
+from .narration import Narrator, Planner, SpeechPipeline
+from .operations import operations_router
+from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
+from .speech import speech_router
+
+log = logging.getLogger(__name__)
+
+_EXPOSED_HEADERS = [REQUEST_ID_HEADER, "X-Audio-Sample-Rate", "X-Audio-Channels", "Retry-After"]
+
+
+def create_app(
+    settings: Settings,
+    catalog: Catalog,
+    planner: Planner,
+    pipeline: SpeechPipeline,
+    metrics: Metrics,
+    start_failed: Callable[[DuotoneError], None],
+) -> FastAPI:
+    """The server over a pipeline that is not started yet: the application starts it, and stops it at its own end.
+
+    It answers from the first moment, /health with 503 until the pipeline is ready. `start_failed` is called when the
+    pipeline cannot start; it should end the server.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(_start(pipeline, start_failed), name="start the pipeline")
+            try:
+                yield
+            finally:
+                starting.cancel()
+                await asyncio.wait([starting])
+                await pipeline.stop(settings.http.drain_s)
+
+    app = FastAPI(
+        title="Duotone",
+        version=__version__,
+        description="Text to speech over OpenAI's HTTP interface.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        # A body without a Content-Type is taken as JSON.
+        strict_content_type=False,
+        middleware=[
+            Middleware(RequestIdMiddleware),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.http.cors_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=_EXPOSED_HEADERS,
+            ),
+            Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes),
+        ],
+        exception_handlers=dict.fromkeys(
+            (RequestValidationError, HTTPException, DuotoneError, Exception), answer_error
+        ),
+    )
+    app.include_router(speech_router(Narrator(settings, catalog, planner, pipeline), settings.http))
+    app.include_router(catalog_router(catalog))
+    app.include_router(operations_router(pipeline, metrics))
+    return app
+
+
+async def _start(pipeline: SpeechPipeline, failed: Callable[[DuotoneError], None]) -> None:
+    begun_s = time.monotonic()
+    try:
+        await pipeline.start()
+        log.info("ready after %.1f s", time.monotonic() - begun_s)
+    except DuotoneError as error:
+        failed(error)

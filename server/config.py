@@ -1,0 +1,182 @@
+"""All settings, and the only place that reads the environment.
+
+Three layers, each over the one before: a YAML profile, environment variables (`DUOTONE_HTTP__PORT=80`, parts of a key
+joined by `__`), flags of the command line. An unknown key in any of them is an error that names key and source.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from ..stages.errors import ConfigurationError
+from ..stages.pipeline import Options, PipelineOptions
+
+PREFIX = "DUOTONE_"
+PROFILE_VARIABLE = "DUOTONE_CONFIG"
+PACKAGE = Path(__file__).parent.parent
+BUNDLED_VOICE = PACKAGE / "voices" / "lark"
+PROFILES = PACKAGE / "configs"
+
+Tree = dict[str, object]
+"""Settings before they are checked: values are strings, numbers, lists or trees."""
+
+
+class HttpOptions(Options):
+    """The listening socket and the limits that a client meets."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65_535, description="0 takes any free port")
+    cors_origins: tuple[str, ...] = Field((), description="origins whose pages may call the server; `*` for all")
+    max_body_bytes: int = Field(1 << 20, ge=1024, description="larger request bodies are answered 413")
+    send_timeout_s: float = Field(30.0, gt=0, description="a client that takes nothing for so long is given up")
+    drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
+
+
+class TextOptions(Options):
+    """The text front end: what happens to an input before it is spoken."""
+
+    strip_markdown: bool = Field(True, description="remove headings, emphasis, links and the like, keep their text")
+    strip_emoji: bool = Field(True, description="remove emoji, which are not to be spoken by name")
+    max_piece_chars: int = Field(240, ge=20, description="longer inputs are cut at sentences and spoken in pieces")
+    frames_base: int = Field(50, ge=1, description="frames that a piece may take, however short it is")
+    frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
+    silence_s: float = Field(0.2, gt=0, le=10, description="the answer to an input that holds nothing to speak")
+
+
+class Settings(Options):
+    """Everything that can be set."""
+
+    model: str = Field(str(BUNDLED_VOICE), description="a checkpoint directory or a hub name; else the bundled voice")
+    served_model_name: str | None = Field(None, description="what clients call it; by default the last part of `model`")
+    model_aliases: tuple[str, ...] = Field(
+        ("tts-1", "tts-1-hd", "gpt-4o-mini-tts"), description="further names that answer with the served model"
+    )
+    voice_aliases: dict[str, str] = Field(
+        {}, description="name → voice of the model, over OpenAI's names, which take the model's voices in turn"
+    )
+    max_input_chars: int = Field(4096, ge=1, description="longer inputs are answered 400")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    http: HttpOptions = HttpOptions()
+    text: TextOptions = TextOptions()
+    pipeline: PipelineOptions = PipelineOptions()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Settings from one source. `where` begins an error's line: a file, `environment` or `command line`."""
+
+    where: str
+    tree: Tree
+
+
+def load_settings(
+    profile: str | None, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings of a run. `flags` are dotted keys (`http.port`); `profile` is a file or a name under configs/.
+
+    Raises ConfigurationError with one line for each thing that is wrong.
+    """
+    variables = {name: value for name, value in environment.items() if name.startswith(PREFIX) and value}
+    profile = profile or variables.pop(PROFILE_VARIABLE, None)
+    variables.pop(PROFILE_VARIABLE, None)
+    layers = [_profile_layer(profile)] if profile else []
+    layers.append(_layer("environment", {_key_of(name): _parsed(value) for name, value in variables.items()}))
+    layers.append(_layer("command line", flags))
+    tree: Tree = {}
+    for layer in layers:
+        _merge(tree, layer.tree)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_readable(error, layers))) from None
+
+
+def parse_assignment(text: str) -> tuple[str, object]:
+    """`http.port=80` as key and value. Raises ConfigurationError where there is no `=`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigurationError(f"command line: --set {text}: expected KEY=VALUE")
+    return key, _parsed(value)
+
+
+def _profile_layer(profile: str) -> Layer:
+    path = Path(profile).expanduser()
+    if not path.exists() and path.name == profile and not path.suffix:
+        path = PROFILES / f"{profile}.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: not YAML: {error}") from None
+    if tree is None:
+        return Layer(str(path), {})
+    if not isinstance(tree, dict):
+        raise ConfigurationError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    return Layer(str(path), tree)
+
+
+def _layer(where: str, flat: Mapping[str, object]) -> Layer:
+    tree: Tree = {}
+    for key, value in flat.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        assert isinstance(value, dict)
+        _merge(tree, value)
+    return Layer(where, tree)
+
+
+def _key_of(variable: str) -> str:
+    return variable.removeprefix(PREFIX).lower().replace("__", ".")
+
+
+def _parsed(value: str) -> object:
+    """A value written as text: lists and trees in YAML's short form, all else left for pydantic to convert."""
+    if not value.startswith(("[", "{")):
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _merge(base: Tree, over: Mapping[str, object]) -> None:
+    for key, value in over.items():
+        below = base.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            _merge(below, value)
+        else:
+            # Copied, since a later layer may be merged into it and error lines are traced in the layers themselves.
+            base[key] = _copied(value)
+
+
+def _copied(value: object) -> object:
+    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _readable(error: ValidationError, layers: Sequence[Layer]) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False):
+        location = problem["loc"]
+        text = "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"]
+        lines.append(f"{_where(location, layers)}: {'.'.join(map(str, location))}: {text}")
+    return lines
+
+
+def _where(location: Sequence[int | str], layers: Sequence[Layer]) -> str:
+    """The layer whose value was read: of those that hold most of the key, the last."""
+    deepest = max(reversed(layers), key=lambda layer: _depth(layer.tree, location))
+    return deepest.where if _depth(deepest.tree, location) else "settings"
+
+
+def _depth(node: object, location: Sequence[int | str]) -> int:
+    for depth, part in enumerate(location):
+        if not isinstance(node, dict) or part not in node:
+            return depth
+        node = node[part]
+    return len(location)

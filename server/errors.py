@@ -1,0 +1,115 @@
+"""From exceptions to answers: the one table of status, type and code, and OpenAI's envelope around every message.
+
+The pipeline's error tree (stages/errors.py) goes on here:
+
+    RequestError
+    └── ModelNotFound  the request names a model that is not served
+    DuotoneError
+    └── ClientGone     nobody is left to answer
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ..stages.errors import DuotoneError, NotReady, PipelineError, QueueFull, RequestError
+from .protocol import ErrorBody, ErrorEnvelope
+from .request_id import REQUEST_ID_HEADER, current_request_id
+
+log = logging.getLogger(__name__)
+
+RETRY_NOT_READY_S = 5
+
+
+class ModelNotFound(RequestError):
+    """The request names a model that is not served."""
+
+
+class ClientGone(DuotoneError):
+    """The client went away before it had its answer."""
+
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorEnvelope, "description": "The request is at fault; `param` names the field."},
+    "5XX": {"model": ErrorEnvelope, "description": "The server is at fault, or not ready."},
+}
+"""For the `responses` of every route, so that /docs shows the envelope and not FastAPI's own."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How an exception is answered."""
+
+    status: int
+    type: str
+    code: str | None
+
+
+_TABLE: dict[type[Exception], Answer] = {
+    RequestValidationError: Answer(400, "invalid_request_error", "invalid_value"),
+    RequestError: Answer(400, "invalid_request_error", "invalid_value"),
+    ModelNotFound: Answer(404, "invalid_request_error", "model_not_found"),
+    QueueFull: Answer(429, "rate_limit_error", "queue_full"),
+    ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
+    NotReady: Answer(503, "server_error", "not_ready"),
+    PipelineError: Answer(503, "server_error", "pipeline_failed"),
+    Exception: Answer(500, "server_error", "internal_error"),
+}
+
+_HTTP_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def answer_to(error: Exception) -> Answer:
+    """The table's row of the closest class."""
+    if isinstance(error, HTTPException):
+        return Answer(error.status_code, "invalid_request_error", _HTTP_CODES.get(error.status_code))
+    return next(_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE)
+
+
+def envelope(error: Exception) -> ErrorEnvelope:
+    """An exception as the client reads it. What we did not raise on purpose tells nothing of itself."""
+    answer = answer_to(error)
+    message, param = "the server failed on this request", None
+    if isinstance(error, RequestValidationError):
+        message, param = _readable(error.errors())
+    elif isinstance(error, RequestError):
+        message, param = str(error), error.param
+    elif isinstance(error, DuotoneError):
+        message = str(error)
+    elif isinstance(error, HTTPException):
+        message = str(error.detail)
+    return ErrorEnvelope(error=ErrorBody(message=message, type=answer.type, param=param, code=answer.code))
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """The exception handler of every class in the table."""
+    answer = answer_to(error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    # Set here too: the answer to an unexpected exception is made outside the middleware that sets it.
+    headers[REQUEST_ID_HEADER] = current_request_id()
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif isinstance(error, NotReady):
+        headers["Retry-After"] = str(RETRY_NOT_READY_S)
+    log.info("%s %s: %d: %s", request.method, request.url.path, answer.status, error)
+    return JSONResponse(envelope(error).model_dump(), answer.status, headers)
+
+
+def _readable(problems: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """Every problem of a body in one message, and the field of the first."""
+    lines, fields = [], []
+    for problem in problems:
+        _, *location = problem["loc"]
+        if problem["type"] == "json_invalid":
+            return f"the body is not JSON: {problem['ctx']['error']} at character {location[0]}", None
+        if not location:
+            return "the body must be a JSON object, sent with `Content-Type: application/json`", None
+        fields.append(str(location[0]))
+        lines.append(f"{location[0]}: {str(problem['msg']).removeprefix('Value error, ')}")
+    return "; ".join(lines), fields[0]

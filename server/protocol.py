@@ -1,0 +1,185 @@
+"""What travels over HTTP: the speech request with its checks, and the answers, as documented at /docs.
+
+Nothing is coerced (`"1.0"` is no number, `true` no integer), `null` means absent, and unknown fields are ignored.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+ResponseFormat = Literal["wav", "pcm"]
+
+MAX_SEED = 2**63 - 1
+
+_VOICE_SCHEMA: dict[str, object] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+    ]
+}
+
+
+def _voice_name(value: object) -> object:
+    """OpenAI's two ways to name a voice: the name itself, or an object that holds it as `id`."""
+    if isinstance(value, dict):
+        value = value.get("id")
+    if not isinstance(value, str):
+        raise ValueError('expected a name, or an object {"id": name}')
+    return value
+
+
+class SpeechRequest(BaseModel):
+    """The body of POST /v1/audio/speech."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+    model: str = Field(description="the served model or one of its aliases, see /v1/models")
+    input: str = Field(description="the text to speak; one without letters or digits is answered with a short silence")
+    voice: Annotated[str, BeforeValidator(_voice_name), WithJsonSchema(_VOICE_SCHEMA)] = Field(
+        "default", description="one of /v1/audio/voices, in any case; `default` is the model's first voice"
+    )
+    instructions: str | None = Field(None, description="how to speak, where the model follows instructions")
+    response_format: ResponseFormat = "wav"
+    speed: float = Field(1.0, ge=0.25, le=4.0, description="only 1 so far")
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = Field(True, description="`false` asks for one complete file with Content-Length")
+    language: str = Field("auto", description="a language of the model, in any case")
+    seed: int | None = Field(
+        None, ge=0, le=MAX_SEED, description="the same request with it gives the same codes; random if absent"
+    )
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; the checkpoint's own if absent")
+    top_k: int | None = Field(None, ge=0, le=65_536, description="0 is no cut; the checkpoint's own if absent")
+    top_p: float | None = Field(None, gt=0, le=1, description="1 is no cut; the checkpoint's own if absent")
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="the checkpoint's own if absent")
+    max_new_frames: int | None = Field(
+        None, ge=1, le=1_000_000, description="most frames of 80 ms in the answer; from the text's length if absent"
+    )
+    min_new_frames: int | None = Field(
+        None, ge=0, le=1_000_000, description="least frames of each piece that is spoken; 2 if absent"
+    )
+    non_streaming_mode: bool | None = Field(
+        None, description="whether the prompt holds the whole text; the way that fits the kind of checkpoint if absent"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_absent(cls, fields: object) -> object:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @field_validator("input")
+    @classmethod
+    def _not_blank(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("there is no text to speak")
+        return text
+
+    @field_validator("speed")
+    @classmethod
+    def _natural_speed(cls, speed: float) -> float:
+        if speed != 1.0:
+            raise ValueError("only 1 is supported by this version")
+        return speed
+
+    @field_validator("min_new_frames")
+    @classmethod
+    def _least_within_most(cls, least: int | None, info: ValidationInfo) -> int | None:
+        most = info.data.get("max_new_frames")
+        if least is not None and most is not None and least > most:
+            raise ValueError("must not be above max_new_frames")
+        return least
+
+
+class ErrorBody(BaseModel):
+    """What went wrong, in OpenAI's terms."""
+
+    message: str
+    type: str = Field(examples=["invalid_request_error"])
+    param: str | None = Field(description="the field at fault, if one is")
+    code: str | None = Field(examples=["invalid_value"])
+
+
+class ErrorEnvelope(BaseModel):
+    """The body of every answer that is not a success, on every route."""
+
+    error: ErrorBody
+
+
+class ModelCard(BaseModel):
+    """A name that requests may give as `model`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = Field(description="seconds since 1970 at which the server read the model")
+    owned_by: str = "duotone"
+
+
+class ModelList(BaseModel):
+    """The answer of /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class VoiceCard(BaseModel):
+    """A name that requests may give as `voice`."""
+
+    id: str
+    name: str
+    voice: str | None = Field(description="the model's voice behind the name; null where the model has no voices")
+
+
+class VoiceList(BaseModel):
+    """The answer of /v1/audio/voices: the model's own voices, then the other names that it answers to."""
+
+    voices: list[VoiceCard]
+
+
+class AudioModel(BaseModel):
+    """A name in /v1/audio/models."""
+
+    id: str
+
+
+class AudioModelList(BaseModel):
+    """The answer of /v1/audio/models."""
+
+    models: list[AudioModel]
+
+
+class Health(BaseModel):
+    """The answer of the probes when all is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Usage(BaseModel):
+    """Prompt positions in, frames of 80 ms out."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class AudioDelta(BaseModel):
+    """A server-sent event that carries the next bytes of the audio, in base64."""
+
+    type: Literal["speech.audio.delta"] = "speech.audio.delta"
+    audio: str
+
+
+class AudioDone(BaseModel):
+    """The last server-sent event of an answer that was spoken to its end."""
+
+    type: Literal["speech.audio.done"] = "speech.audio.done"
+    usage: Usage

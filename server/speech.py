@@ -1,0 +1,176 @@
+"""POST /v1/audio/speech: the answers' shapes over HTTP, and what a client's leaving means.
+
+The first samples exist before the status is sent, so an early failure is a real error. While an answer is made or sent,
+the connection is watched: when the client goes away, its work is cancelled in both stages at once.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..stages.errors import DuotoneError, RequestError
+from ..stages.types import SAMPLE_RATE
+from .audio import CHANNELS, FORMATS, Encoder, encode_complete
+from .config import HttpOptions
+from .errors import ERROR_RESPONSES, ClientGone, envelope
+from .narration import Narration, Narrator
+from .protocol import AudioDelta, AudioDone, SpeechRequest
+from .request_id import current_request_id
+
+log = logging.getLogger(__name__)
+
+EVENT_STREAM = "text/event-stream"
+
+_HEADERS = {
+    "X-Audio-Sample-Rate": str(SAMPLE_RATE),
+    "X-Audio-Channels": str(CHANNELS),
+    "X-Accel-Buffering": "no",
+    "Cache-Control": "no-store",
+}
+
+_T = TypeVar("_T")
+
+
+async def until_gone(receive: Receive, work: Coroutine[object, object, _T]) -> _T:
+    """Do `work` while the client is there. When it leaves, cancel the work, wait for its end, and raise ClientGone."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone("the client went away")
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _next(narration: Narration) -> bytes:
+    return await anext(narration, b"")
+
+
+async def _collect(narration: Narration) -> bytes:
+    return b"".join([samples async for samples in narration])
+
+
+async def audio_chunks(narration: Narration, first: bytes, encoder: Encoder) -> AsyncIterator[bytes]:
+    """The encoded answer. Raises what the pipeline raises: the body must then end without its proper end."""
+    yield encoder.start()
+    yield encoder.encode(first)
+    async for samples in narration:
+        yield encoder.encode(samples)
+    yield encoder.finish()
+
+
+async def event_chunks(narration: Narration, first: bytes, encoder: Encoder) -> AsyncIterator[bytes]:
+    """The answer as server-sent events. A failure of the pipeline is an event of its own and the last one."""
+    try:
+        async for chunk in audio_chunks(narration, first, encoder):
+            if chunk:
+                yield _event(AudioDelta(audio=base64.b64encode(chunk).decode()))
+    except DuotoneError as error:
+        log.warning("the answer ends with an error event: %s", error)
+        yield b"event: error\n" + _event(envelope(error))
+    else:
+        yield _event(AudioDone(usage=narration.usage))
+
+
+def _event(message: BaseModel) -> bytes:
+    return f"data: {message.model_dump_json()}\n\n".encode()
+
+
+class StreamedSpeech(Response):
+    """An answer that is sent while it is made. Owns the narration from here on.
+
+    Holds one chunk at a time: the next is made when the connection has taken the last one.
+    """
+
+    def __init__(
+        self, narration: Narration, chunks: AsyncIterator[bytes], media_type: str, send_timeout_s: float
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.media_type = media_type
+        self.init_headers(_HEADERS)
+        self._narration = narration
+        self._chunks = chunks
+        self._send_timeout_s = send_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._narration:
+            try:
+                await until_gone(receive, self._send_all(send))
+            except ClientGone:
+                log.info("the client went away while it was answered")
+            except DuotoneError as error:
+                # Without its last, empty chunk the body is seen to be cut off: the server closes the connection.
+                log.error("the answer is cut off: %s", error)
+            except TimeoutError:
+                log.warning("the client took nothing for %g s and is given up", self._send_timeout_s)
+
+    async def _send_all(self, send: Send) -> None:
+        await self._send(send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
+        async for chunk in self._chunks:
+            if chunk:
+                await self._send(send({"type": "http.response.body", "body": chunk, "more_body": True}))
+        await self._send(send({"type": "http.response.body", "body": b"", "more_body": False}))
+
+    async def _send(self, sending: Awaitable[None]) -> None:
+        async with asyncio.timeout(self._send_timeout_s):
+            await sending
+
+
+def speech_router(narrator: Narrator, options: HttpOptions) -> APIRouter:
+    """The route that all the rest is for."""
+    router = APIRouter(tags=["speech"])
+
+    @router.post(
+        "/v1/audio/speech",
+        summary="Speak a text",
+        response_class=Response,
+        responses={200: _DOCUMENTED_ANSWER, **ERROR_RESPONSES},
+    )
+    async def speech(body: SpeechRequest, request: Request) -> Response:
+        """Answers with audio while it is made, in one body or as server-sent events, or with one complete file."""
+        if body.stream_format == "sse" and not body.stream:
+            raise RequestError("server-sent events are a stream: ask for `stream_format` `audio`, or stream", "stream")
+        format = FORMATS[body.response_format]
+        narration = narrator.begin(current_request_id(), body)
+        try:
+            if not body.stream:
+                samples = await until_gone(request.receive, _collect(narration))
+                return Response(encode_complete(format, samples), media_type=format.media_type, headers=_HEADERS)
+            first = await until_gone(request.receive, _next(narration))
+        except BaseException:
+            narration.cancel()
+            raise
+        encoder = format.encoder(None)
+        if body.stream_format == "sse":
+            chunks, media_type = event_chunks(narration, first, encoder), EVENT_STREAM
+        else:
+            chunks, media_type = audio_chunks(narration, first, encoder), format.media_type
+        return StreamedSpeech(narration, chunks, media_type, options.send_timeout_s)
+
+    return router
+
+
+_DOCUMENTED_ANSWER: dict[str, Any] = {
+    "description": "Audio, 24 kHz mono; with `stream_format` `sse`, events that carry it and then the usage.",
+    "content": {
+        **{format.media_type: {"schema": {"type": "string", "format": "binary"}} for format in FORMATS.values()},
+        EVENT_STREAM: {"schema": {"type": "string"}},
+    },
+}
