@@ -4,6 +4,7 @@ A pair of ZeroMQ PAIR sockets over `ipc://`: ordered, one peer each. The high-wa
 flight is already bounded by the slots of the stages; a dropped or blocked message would lose a request.
 """
 
+import asyncio
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,15 @@ class OrchestratorChannel:
     async def receive(self) -> Event:
         """The next event, in the order sent. Raises msgspec.DecodeError on bytes that are no event."""
         return decode_event(await self._socket.recv())
+
+    def receive_nowait(self) -> Event | None:
+        """The next event if one is there. Not while `receive` waits."""
+        received = self._socket.recv(zmq.NOBLOCK)
+        # Without blocking, what it returns is a future that is done.
+        assert isinstance(received, asyncio.Future)
+        if isinstance(received.exception(), zmq.Again):
+            return None
+        return decode_event(received.result())
 
     def close(self) -> None:
         """Drop what is queued in either direction."""

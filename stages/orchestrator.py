@@ -8,55 +8,54 @@
 6. The Talker's end sends the last chunk; Code2Wav's end finishes the request.
 7. A listener who leaves, a failure, or a dead worker ends it everywhere at once (`_drop`).
 
-Each replica's reader task puts what arrives on the dispatch queue; one dispatcher takes one message at a time, which
-keeps the order within a request. All of it runs on one asyncio loop, so there are no locks.
+One dispatcher takes one message at a time from the inbox (inbox.py: event driven or polling), which keeps the order
+within a request. All of it runs on one asyncio loop, so there are no locks.
 """
 
 import asyncio
 import contextlib
 import itertools
 import logging
-import shutil
-import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine
 from pathlib import Path
 
-import zmq.asyncio
-
 from ..profiling.metrics import Metrics
+from ..profiling.monitor import WINDOW_S, Monitor
 from .chunking import next_chunk_frames
 from .errors import DuotoneError, NotReady, QueueFull, RequestError, StageFailed
-from .messages import Abort, Decode, Event, Failed, Frames, Samples, Speak
-from .pipeline import PipelineOptions, WorkerSpec
+from .fleet import Fleet, Launch
+from .inbox import EventDrivenInbox, Inbox, PollingInbox
+from .messages import Abort, Decode, Failed, Frames, Samples, Speak
+from .pipeline import Pipeline, PipelineOptions
 from .request import FRAME_BYTES, SAMPLE_BYTES, Request, Stream
 from .types import FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
-from .workers import Died, Replica, start_replica
+from .workers import Died, Replica
 
 log = logging.getLogger(__name__)
-
-Launch = Callable[[WorkerSpec], Awaitable[Replica]]
 
 
 class Orchestrator:
     """Runs the pipeline. Everything but the constructor belongs to the event loop that called `start`."""
 
     def __init__(
-        self, checkpoint: Path, options: PipelineOptions, metrics: Metrics, launch: Launch | None = None
+        self,
+        pipeline: Pipeline,
+        checkpoint: Path,
+        options: PipelineOptions,
+        metrics: Metrics,
+        monitor: Monitor,
+        launch: Launch | None = None,
     ) -> None:
         """`launch` starts a worker; tests pass their own."""
-        self._checkpoint = checkpoint
+        self.orchestration = options.orchestration or pipeline.orchestration
         self._options = options
         self._metrics = metrics
-        self._context = zmq.asyncio.Context()
-        self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
-        self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
-        self._talkers: list[Replica] = []
-        self._code2wavs: list[Replica] = []
-        self._queue: asyncio.Queue[tuple[Replica, Event | Died]] = asyncio.Queue()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._monitor = monitor
+        self._fleet = Fleet(checkpoint, options, launch)
+        self._inbox: Inbox = (EventDrivenInbox if self.orchestration == "event_driven" else PollingInbox)(monitor)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Request] = {}
         self._waiting: deque[Request] = deque()
         self._keys = itertools.count(1)
@@ -64,22 +63,17 @@ class Orchestrator:
         self._idle = asyncio.Event()
         metrics.requests_waiting.set_function(lambda: len(self._waiting))
         metrics.requests_running.set_function(lambda: len(self._requests) - len(self._waiting))
+        metrics.show(monitor)
 
     # ---- the life of the pipeline
 
     async def start(self) -> None:
         """Spawn the workers; returns when every one is ready. Raises ConfigurationError or StageFailed."""
-        outcomes = await asyncio.gather(*map(self._launch, self._specs()), return_exceptions=True)
-        for replica in outcomes:
-            if isinstance(replica, Replica):
-                (self._talkers if replica.spec.stage == "talker" else self._code2wavs).append(replica)
-        for failure in outcomes:
-            if isinstance(failure, BaseException):
-                await self.stop(drain_s=0)
-                raise failure
-        for replica in self._replicas:
-            self._spawn(replica.read(self._enqueue), f"read {replica.name}")
+        await self._fleet.start()
+        for replica in self._fleet.replicas():
+            self._inbox.watch(replica)
         self._spawn(self._dispatch(), "dispatch")
+        self._spawn(self._tick(), "monitor")
         self._accepting = True
 
     async def stop(self, drain_s: float) -> None:
@@ -90,35 +84,23 @@ class Orchestrator:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_s)
         self._fail_all(NotReady("the server is stopping"))
-        for task in self._tasks:
+        self._inbox.close()
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(replica.stop(grace_s=5) for replica in self._replicas))
-        self._context.destroy(linger=0)
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fleet.stop()
 
     @property
     def ready(self) -> bool:
         """Whether a request would be taken now."""
-        return self._accepting and all(replica.alive for replica in self._replicas)
-
-    @property
-    def _replicas(self) -> list[Replica]:
-        return self._talkers + self._code2wavs
-
-    def _specs(self) -> list[WorkerSpec]:
-        """What each worker process is told."""
-        common = {"replica": 0, "checkpoint": self._checkpoint}
-        talker, code2wav = f"ipc://{self._sockets}/talker-0", f"ipc://{self._sockets}/code2wav-0"
-        return [
-            WorkerSpec(stage="talker", address=talker, talker=self._options.talker, **common),
-            WorkerSpec(stage="code2wav", address=code2wav, code2wav=self._options.code2wav, **common),
-        ]
+        return self._accepting and self._fleet.ready
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         """Run one of the pipeline's own tasks; its failure is a bug and ends the pipeline, never hangs it."""
 
         def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.critical("the task '%s' broke", name, exc_info=error)
                 self._accepting = False
@@ -126,7 +108,13 @@ class Orchestrator:
 
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(done)
-        self._tasks.append(task)
+        self._tasks.add(task)
+
+    async def _tick(self) -> None:
+        """Close the monitor's windows also while nothing happens."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            self._monitor.advance(time.monotonic())
 
     # ---- requests in
 
@@ -141,23 +129,18 @@ class Orchestrator:
                 f"{self._options.talker.max_positions} positions that a request may hold",
                 param="input",
             )
-        if len(self._waiting) >= self._options.max_waiting and not self._free_pair():
+        if len(self._waiting) >= self._options.max_waiting and not self._fleet.free_pair():
             raise QueueFull(f"{len(self._waiting)} requests are waiting already", retry_after_s=1)
         request = Request(next(self._keys), request_id, plan, sampling)
         self._requests[request.key] = request
+        self._monitor.requests_in_flight = len(self._requests)
         self._waiting.append(request)
         self._admit()
         return Stream(request, self._options.stall_timeout_s, taken=self._pump, cancelled=self._cancel)
 
-    def _free_pair(self) -> tuple[Replica, Replica] | None:
-        """The least loaded Talker and Code2Wav, None unless both have a free slot."""
-        talker = max(self._talkers, key=lambda replica: replica.free_slots)
-        code2wav = max(self._code2wavs, key=lambda replica: replica.free_slots)
-        return (talker, code2wav) if talker.free_slots and code2wav.free_slots else None
-
     def _admit(self) -> None:
         """Give slots to those who wait, first come first served."""
-        while self._waiting and (pair := self._free_pair()):
+        while self._waiting and (pair := self._fleet.free_pair()):
             request = self._waiting.popleft()
             request.talker, request.code2wav = pair
             for replica in pair:
@@ -167,13 +150,10 @@ class Orchestrator:
 
     # ---- what the stages say
 
-    def _enqueue(self, replica: Replica, event: Event | Died) -> None:
-        self._queue.put_nowait((replica, event))
-
     async def _dispatch(self) -> None:
-        """Take one message at a time off the dispatch queue, for ever."""
+        """Take one message at a time, for ever. Both orchestrations end here."""
         while True:
-            replica, event = await self._queue.get()
+            replica, event = await self._inbox.next()
             match event:
                 case Frames():
                     self._frames(event)
@@ -250,15 +230,23 @@ class Orchestrator:
         self._pump(request)
 
     def _died(self, replica: Replica, reason: str) -> None:
-        """Fail what the dead worker held, and whoever waits when nobody is left to serve them."""
+        """Fail what the dead worker held, and whoever waits when nobody is left to serve them; start another one."""
         log.error("%s", reason)
         replica.alive = False
-        stage = self._talkers if replica in self._talkers else self._code2wavs
         stranded = list(replica.holds)
-        if not any(other.alive for other in stage):
+        if not any(other.alive for other in self._fleet.replicas(replica.spec.stage)):
             stranded += [request.key for request in self._waiting]
         for key in stranded:
             self._fail(self._requests[key], StageFailed(reason))
+        self._spawn(self._replace(replica), f"replace {replica.name}")
+
+    async def _replace(self, dead: Replica) -> None:
+        """Have a dead worker's place taken, and read from the new one."""
+        replica = await self._fleet.replace(dead)
+        log.info("%s: replaced", replica.name)
+        self._metrics.worker_restarts[replica.spec.stage].inc()
+        self._inbox.watch(replica)
+        self._admit()
 
     # ---- requests out
 
@@ -301,6 +289,7 @@ class Orchestrator:
     def _forget(self, request: Request) -> None:
         """Give back what a request holds, and let the next one in."""
         del self._requests[request.key]
+        self._monitor.requests_in_flight = len(self._requests)
         if request.talker is None:
             self._waiting.remove(request)
         for replica in (request.talker, request.code2wav):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import zmq.asyncio
@@ -37,6 +36,7 @@ class Replica:
     alive: bool = True
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
+    last_words: str = "its process ended"
 
     @property
     def name(self) -> str:
@@ -53,28 +53,16 @@ class Replica:
         if self.alive:
             self.channel.send(command)
 
-    async def read(self, enqueue: Callable[["Replica", Event | Died], None]) -> None:
-        """Put every event on the dispatch queue until the process ends, then Died. The reader task of this replica."""
-        forward = asyncio.create_task(self._forward(enqueue))
-        exited = asyncio.create_task(self.process.wait())
-        try:
-            await asyncio.wait({forward, exited}, return_when=asyncio.FIRST_COMPLETED)
-            # What the process sent last may still be on its way through the socket.
-            await asyncio.wait({forward}, timeout=DRAIN_S)
-            reason = forward.result() if forward.done() else "its process ended"
-            await exited
-        finally:
-            forward.cancel()
-            exited.cancel()
-        enqueue(self, Died(f"{self.name}: {reason} (exit status {self.process.returncode})"))
+    def heard(self, event: Event) -> Event | None:
+        """Keep a worker's last words, which are None to the dispatcher: Died follows; pass on everything else."""
+        if isinstance(event, Fatal):
+            self.last_words = event.message
+            return None
+        return event
 
-    async def _forward(self, enqueue: Callable[["Replica", Event | Died], None]) -> str:
-        """Enqueue events until the worker says that it is about to exit; returns the reason it gives."""
-        while True:
-            event = await self.channel.receive()
-            if isinstance(event, Fatal):
-                return event.message
-            enqueue(self, event)
+    def death(self) -> Died:
+        """What the dispatcher is told of a process that has ended."""
+        return Died(f"{self.name}: {self.last_words} (exit status {self.process.returncode})")
 
     async def stop(self, grace_s: float) -> None:
         """Ask the worker to leave, kill it when it does not, and release its channel."""

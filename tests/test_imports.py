@@ -60,4 +60,6 @@ def test_heavy_packages_stay_where_they_belong(package):
 
 def test_only_the_settings_read_the_environment():
     readers = [path for path in FILES if "os.environ" in path.read_text() or "getenv" in path.read_text()]
-    assert [str(path.relative_to(ROOT)) for path in readers] in ([], ["server/config.py"])
+    # vLLM takes some of its settings from the environment alone; its engine sets them in its own worker process.
+    allowed = {"server/config.py", "stages/talker/vllm_engine.py"}
+    assert {str(path.relative_to(ROOT)) for path in readers} <= allowed

@@ -1,11 +1,11 @@
 """A stage whose worker is scripted by the test: the real Replica over a channel and a process that are not there."""
 
 import asyncio
-from pathlib import Path
 
 import numpy as np
 
-from duotone.stages.messages import Abort, Command, Decode, Ended, Event, Frames, Ready, Samples, Shutdown, Speak
+from duotone.stages.inbox import POLL_S
+from duotone.stages.messages import Command, Decode, Ended, Event, Frames, Samples, Shutdown
 from duotone.stages.pipeline import WorkerSpec
 from duotone.stages.types import SAMPLES_PER_FRAME
 from duotone.stages.workers import Replica
@@ -47,6 +47,9 @@ class FakeChannel:
     async def receive(self) -> Event:
         return await self.events.get()
 
+    def receive_nowait(self) -> Event | None:
+        return None if self.events.empty() else self.events.get_nowait()
+
     def close(self) -> None:
         pass
 
@@ -59,12 +62,14 @@ class FakeStages:
         self.replicas: dict[str, Replica] = {}
         self.channels: dict[str, FakeChannel] = {}
         self.processes: dict[str, FakeProcess] = {}
+        self.launched: list[WorkerSpec] = []
 
     async def launch(self, spec: WorkerSpec) -> Replica:
         process = FakeProcess()
         channel = FakeChannel(process)
         replica = Replica(spec, channel, process, slots=self.slots[spec.stage])  # type: ignore[arg-type]
         self.replicas[spec.stage], self.channels[spec.stage], self.processes[spec.stage] = replica, channel, process
+        self.launched.append(spec)
         return replica
 
     def sent(self, stage: str, kind: type) -> list:
@@ -95,10 +100,7 @@ class FakeStages:
 
 
 async def settle() -> None:
-    """Let every task run until it waits."""
+    """Let every task run until it waits, through a few visits of the polling loop."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-CHECKPOINT = Path("checkpoint")
-__all__ = ["CHECKPOINT", "Abort", "FakeStages", "Ready", "Speak", "settle"]
+    await asyncio.sleep(4 * POLL_S)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from duotone.profiling.metrics import Metrics
+from duotone.profiling.monitor import Monitor
+from duotone.stages import fleet
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
-from duotone.stages.messages import Abort, Decode, Failed, Fatal, Samples, Speak
+from duotone.stages.messages import Abort, Decode, Failed, Fatal, Frames, Samples, Speak
 from duotone.stages.orchestrator import Orchestrator
-from duotone.stages.pipeline import PipelineOptions, TalkerOptions
+from duotone.stages.pipeline import PIPELINES, PipelineOptions, TalkerOptions
 from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 from .fake_stage import FakeStages, settle
@@ -20,18 +22,37 @@ PLAN = PromptPlan(rows=bytes(68 * 10))
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
 
 
-@asynccontextmanager
-async def pipeline(stages: FakeStages, **options):
-    orchestrator = Orchestrator(Path("checkpoint"), PipelineOptions(**options), Metrics("test"), launch=stages.launch)
-    await orchestrator.start()
-    try:
-        yield orchestrator
-    finally:
-        await orchestrator.stop(drain_s=0)
+@pytest.fixture(params=["event_driven", "polling"])
+def pipeline(request):
+    """A pipeline over scripted stages, in a context; every test runs under both orchestrations."""
+
+    @asynccontextmanager
+    async def run(stages: FakeStages, **options):
+        orchestrator = Orchestrator(
+            PIPELINES["qwen3_tts"],
+            Path("checkpoint"),
+            PipelineOptions(orchestration=request.param, **options),
+            Metrics("test"),
+            Monitor(),
+            launch=stages.launch,
+        )
+        await orchestrator.start()
+        try:
+            yield orchestrator
+        finally:
+            await orchestrator.stop(drain_s=0)
+
+    return run
 
 
 def submit(orchestrator, **sampling):
     return orchestrator.submit("r", PLAN, Sampling(seed=1, **sampling))
+
+
+async def until_ready(orchestrator) -> None:
+    async with asyncio.timeout(5):
+        while not orchestrator.ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def listen(stream) -> bytes:
@@ -44,7 +65,7 @@ def finished(orchestrator) -> dict[str, float]:
     return {r: n for r in reasons if (n := value("duotone_requests_finished_total", {"model": "test", "reason": r}))}
 
 
-async def test_a_request_runs_through_both_stages_and_keeps_its_order():
+async def test_a_request_runs_through_both_stages_and_keeps_its_order(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator)
@@ -63,7 +84,7 @@ async def test_a_request_runs_through_both_stages_and_keeps_its_order():
         assert not stages.replicas["code2wav"].holds
 
 
-async def test_the_first_frame_is_sent_on_at_once_and_one_chunk_is_in_flight():
+async def test_the_first_frame_is_sent_on_at_once_and_one_chunk_is_in_flight(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         submit(orchestrator)
@@ -76,7 +97,7 @@ async def test_the_first_frame_is_sent_on_at_once_and_one_chunk_is_in_flight():
         assert sum(len(chunk.codes) // 32 for chunk in stages.sent("code2wav", Decode)) == 5
 
 
-async def test_a_chunk_answered_in_parts_is_in_flight_until_its_last_part():
+async def test_a_chunk_answered_in_parts_is_in_flight_until_its_last_part(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         submit(orchestrator)
@@ -92,7 +113,7 @@ async def test_a_chunk_answered_in_parts_is_in_flight_until_its_last_part():
         assert [len(chunk.codes) // 32 for chunk in stages.sent("code2wav", Decode)] == [1, 4, 2]
 
 
-async def test_an_end_without_any_frame_gives_an_empty_answer():
+async def test_an_end_without_any_frame_gives_an_empty_answer(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator, min_new_frames=0)
@@ -102,7 +123,7 @@ async def test_an_end_without_any_frame_gives_an_empty_answer():
         assert not stages.replicas["code2wav"].holds
 
 
-async def test_those_who_wait_get_slots_in_order_of_arrival():
+async def test_those_who_wait_get_slots_in_order_of_arrival(pipeline):
     stages = FakeStages(talker_slots=1, code2wav_slots=2)
     async with pipeline(stages) as orchestrator:
         for _ in range(4):
@@ -117,7 +138,7 @@ async def test_those_who_wait_get_slots_in_order_of_arrival():
         assert [speak.key for speak in stages.sent("talker", Speak)] == [1, 2, 3]
 
 
-async def test_one_more_than_may_wait_is_refused_and_changes_nothing():
+async def test_one_more_than_may_wait_is_refused_and_changes_nothing(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages, max_waiting=2) as orchestrator:
         for _ in range(3):
@@ -127,7 +148,7 @@ async def test_one_more_than_may_wait_is_refused_and_changes_nothing():
         assert len(orchestrator._requests) == 3
 
 
-async def test_nobody_may_wait_when_the_queue_has_no_room_but_a_free_slot_is_taken():
+async def test_nobody_may_wait_when_the_queue_has_no_room_but_a_free_slot_is_taken(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages, max_waiting=0) as orchestrator:
         submit(orchestrator)
@@ -135,7 +156,7 @@ async def test_nobody_may_wait_when_the_queue_has_no_room_but_a_free_slot_is_tak
             submit(orchestrator)
 
 
-async def test_a_request_that_cannot_fit_is_refused_by_name():
+async def test_a_request_that_cannot_fit_is_refused_by_name(pipeline):
     stages = FakeStages()
     async with pipeline(stages, talker=TalkerOptions(max_positions=100)) as orchestrator:
         with pytest.raises(RequestError, match="10 positions and 91 frames") as error:
@@ -144,7 +165,7 @@ async def test_a_request_that_cannot_fit_is_refused_by_name():
         submit(orchestrator, max_new_frames=90)
 
 
-async def test_a_listener_who_leaves_ends_the_work_in_both_stages():
+async def test_a_listener_who_leaves_ends_the_work_in_both_stages(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator)
@@ -161,7 +182,7 @@ async def test_a_listener_who_leaves_ends_the_work_in_both_stages():
         assert await listen(stream) == b""
 
 
-async def test_a_listener_who_leaves_while_waiting_is_never_sent_to_a_stage():
+async def test_a_listener_who_leaves_while_waiting_is_never_sent_to_a_stage(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages) as orchestrator:
         submit(orchestrator)
@@ -173,7 +194,7 @@ async def test_a_listener_who_leaves_while_waiting_is_never_sent_to_a_stage():
         assert not stages.sent("talker", Abort)
 
 
-async def test_a_failure_in_one_stage_reaches_the_listener_and_stops_the_other():
+async def test_a_failure_in_one_stage_reaches_the_listener_and_stops_the_other(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         failing, other = submit(orchestrator), submit(orchestrator)
@@ -188,7 +209,7 @@ async def test_a_failure_in_one_stage_reaches_the_listener_and_stops_the_other()
         assert len(await listen(other)) == FRAME_BYTES
 
 
-async def test_a_dead_worker_fails_what_it_held_and_the_pipeline_is_not_ready():
+async def test_a_dead_worker_fails_what_it_held_and_the_pipeline_is_not_ready(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages) as orchestrator:
         held, waiting = submit(orchestrator), submit(orchestrator)
@@ -204,7 +225,7 @@ async def test_a_dead_worker_fails_what_it_held_and_the_pipeline_is_not_ready():
         assert finished(orchestrator) == {"error": 2}
 
 
-async def test_a_worker_that_says_why_it_dies_is_quoted():
+async def test_a_worker_that_says_why_it_dies_is_quoted(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         held = submit(orchestrator)
@@ -214,7 +235,7 @@ async def test_a_worker_that_says_why_it_dies_is_quoted():
             await listen(held)
 
 
-async def test_the_death_of_code2wav_frees_the_talker():
+async def test_the_death_of_code2wav_frees_the_talker(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         submit(orchestrator)
@@ -223,7 +244,7 @@ async def test_the_death_of_code2wav_frees_the_talker():
         assert stages.sent("talker", Abort) == [Abort([1])]
 
 
-async def test_a_slow_listener_holds_a_bounded_buffer_and_slows_nobody():
+async def test_a_slow_listener_holds_a_bounded_buffer_and_slows_nobody(pipeline):
     stages = FakeStages()
     async with pipeline(stages, max_buffered_s=0.8) as orchestrator:
         slow, quick = submit(orchestrator), submit(orchestrator)
@@ -244,7 +265,7 @@ async def test_a_slow_listener_holds_a_bounded_buffer_and_slows_nobody():
         assert len(await slow_taken) == 200 * FRAME_BYTES
 
 
-async def test_a_stage_that_makes_nothing_fails_the_request_in_time():
+async def test_a_stage_that_makes_nothing_fails_the_request_in_time(pipeline):
     stages = FakeStages()
     async with pipeline(stages, stall_timeout_s=0.05) as orchestrator:
         stream = submit(orchestrator)
@@ -253,7 +274,7 @@ async def test_a_stage_that_makes_nothing_fails_the_request_in_time():
         assert stages.sent("talker", Abort) == [Abort([1])]
 
 
-async def test_waiting_for_a_slot_is_no_stall():
+async def test_waiting_for_a_slot_is_no_stall(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages, stall_timeout_s=0.05) as orchestrator:
         submit(orchestrator)
@@ -263,7 +284,7 @@ async def test_waiting_for_a_slot_is_no_stall():
         waiting.cancel()
 
 
-async def test_stop_lets_requests_end_within_the_drain_time():
+async def test_stop_lets_requests_end_within_the_drain_time(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator)
@@ -278,7 +299,7 @@ async def test_stop_lets_requests_end_within_the_drain_time():
         await asyncio.wait_for(stop, 1)
 
 
-async def test_stop_fails_what_does_not_end_in_time():
+async def test_stop_fails_what_does_not_end_in_time(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator)
@@ -288,7 +309,7 @@ async def test_stop_fails_what_does_not_end_in_time():
         assert {process.returncode for process in stages.processes.values()} == {0}
 
 
-async def test_a_bug_in_the_dispatcher_fails_requests_instead_of_hanging_them(caplog):
+async def test_a_bug_in_the_dispatcher_fails_requests_instead_of_hanging_them(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator)
@@ -296,3 +317,61 @@ async def test_a_bug_in_the_dispatcher_fails_requests_instead_of_hanging_them(ca
         with pytest.raises(StageFailed, match="the orchestrator broke"):
             await listen(stream)
         assert not orchestrator.ready
+
+
+async def test_a_dead_worker_is_replaced_and_the_next_request_works(pipeline, monkeypatch):
+    monkeypatch.setattr(fleet, "FIRST_BACKOFF_S", 0.01)
+    stages = FakeStages()
+    async with pipeline(stages) as orchestrator:
+        held = submit(orchestrator)
+        await stages.frame(1)
+        stages.processes["code2wav"].end(-9)
+        with pytest.raises(StageFailed):
+            await listen(held)
+        await until_ready(orchestrator)
+        assert [(spec.stage, spec.replica) for spec in stages.launched] == [
+            ("talker", 0),
+            ("code2wav", 0),
+            ("code2wav", 0),
+        ]
+        stream = submit(orchestrator)
+        await stages.frame(2, ended={2: "stop"})
+        await stages.decode_all()
+        assert len(await listen(stream)) == FRAME_BYTES
+        value = orchestrator._metrics.registry.get_sample_value
+        assert value("duotone_worker_restarts_total", {"model": "test", "stage": "code2wav"}) == 1
+
+
+async def test_a_worker_that_does_not_come_back_is_tried_again(pipeline, monkeypatch):
+    monkeypatch.setattr(fleet, "FIRST_BACKOFF_S", 0.01)
+    stages, launch, fails = FakeStages(), FakeStages.launch, iter([False, False, True, True])
+
+    async def unreliable(spec):
+        if next(fails, False):
+            raise StageFailed("no memory")
+        return await launch(stages, spec)
+
+    stages.launch = unreliable
+    async with pipeline(stages) as orchestrator:
+        stages.processes["talker"].end(1)
+        await asyncio.sleep(0.3)
+        await until_ready(orchestrator)
+        assert next(fails, None) is None
+        assert submit(orchestrator).finish_reason is None
+
+
+async def test_a_burst_drained_within_a_window_shows_as_its_high_water(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages) as orchestrator:
+        submit(orchestrator)
+        for _ in range(7):
+            stages.channels["talker"].events.put_nowait(Frames([1], bytes(32), [], 1, 0.0))
+        await settle()
+        monitor = orchestrator._monitor
+        assert (monitor.dispatch.depth, monitor.recent_high_water(), monitor.recent_high_water("talker-0")) == (0, 7, 7)
+        value = orchestrator._metrics.registry.get_sample_value
+        assert value("duotone_dispatch_queue_high_water", {"model": "test"}) == 7
+        labels = {"model": "test", "stage": "talker", "replica": "0"}
+        assert value("duotone_output_queue_high_water", labels) == 7
+        assert value("duotone_dispatch_queue_depth", {"model": "test"}) == 0
+        assert value("duotone_orchestrator_turns_total", {"model": "test", "state": "active"}) > 0

@@ -1,0 +1,100 @@
+"""All worker processes of a pipeline: started together, chosen by load, replaced when they die, stopped together."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import zmq.asyncio
+
+from .errors import DuotoneError
+from .pipeline import PipelineOptions, WorkerSpec
+from .workers import Replica, start_replica
+
+log = logging.getLogger(__name__)
+
+Stage = Literal["talker", "code2wav"]
+STAGES: tuple[Stage, ...] = ("talker", "code2wav")
+Launch = Callable[[WorkerSpec], Awaitable[Replica]]
+
+FIRST_BACKOFF_S = 0.5
+LAST_BACKOFF_S = 30.0
+STOP_GRACE_S = 5.0
+
+
+class Fleet:
+    """The replicas of both stages. Event loop only."""
+
+    def __init__(self, checkpoint: Path, options: PipelineOptions, launch: Launch | None = None) -> None:
+        """`launch` starts a worker; tests pass their own."""
+        self._checkpoint = checkpoint
+        self._options = options
+        self._context = zmq.asyncio.Context()
+        self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
+        self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
+        self._started = 0
+        self._replicas: list[Replica] = []
+
+    async def start(self) -> None:
+        """Spawn every worker; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
+        outcomes = await asyncio.gather(
+            *(self._launch(self._spec(stage, 0)) for stage in STAGES), return_exceptions=True
+        )
+        self._replicas = [replica for replica in outcomes if isinstance(replica, Replica)]
+        for failure in outcomes:
+            if isinstance(failure, BaseException):
+                await self.stop()
+                raise failure
+
+    async def stop(self) -> None:
+        """End every worker and remove the sockets. Safe to call twice."""
+        replicas, self._replicas = self._replicas, []
+        await asyncio.gather(*(replica.stop(STOP_GRACE_S) for replica in replicas))
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    async def replace(self, dead: Replica) -> Replica:
+        """Start a worker in the place of one that died, again and again with a growing pause until it is ready."""
+        await dead.stop(STOP_GRACE_S)
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            await asyncio.sleep(backoff_s)
+            try:
+                replica = await self._launch(self._spec(dead.spec.stage, dead.spec.replica))
+            except DuotoneError as error:
+                backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+                log.error("%s; the next try comes in %.1f s", error, backoff_s)
+                continue
+            self._replicas[self._replicas.index(dead)] = replica
+            return replica
+
+    def _spec(self, stage: Stage, replica: int) -> WorkerSpec:
+        """What a worker process is told; every one gets a socket of its own, since a closed one lingers."""
+        self._started += 1
+        address = f"ipc://{self._sockets}/{stage}-{replica}.{self._started}"
+        return WorkerSpec(
+            stage=stage,
+            replica=replica,
+            address=address,
+            checkpoint=self._checkpoint,
+            talker=self._options.talker if stage == "talker" else None,
+            code2wav=self._options.code2wav if stage == "code2wav" else None,
+        )
+
+    def replicas(self, stage: Stage | None = None) -> list[Replica]:
+        """The replicas of one stage or of both, dead ones included until they are replaced."""
+        return [replica for replica in self._replicas if stage in (None, replica.spec.stage)]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every worker is up."""
+        return bool(self._replicas) and all(replica.alive for replica in self._replicas)
+
+    def free_pair(self) -> tuple[Replica, Replica] | None:
+        """The least loaded Talker and Code2Wav, None unless both have a free slot."""
+        pair = [max(self.replicas(stage), key=lambda replica: replica.free_slots) for stage in STAGES]
+        return (pair[0], pair[1]) if all(replica.free_slots for replica in pair) else None
