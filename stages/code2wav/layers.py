@@ -17,6 +17,8 @@ State = dict[nn.Module, Tensor]
 KERNEL = 7
 DILATIONS = (1, 3, 9)
 SNAKE_EPSILON = 1e-9
+SMALL_INPUT = 20_480
+"""Up to this many elements PyTorch convolves a single CPU input without oneDNN."""
 
 
 class Stateful(nn.Module):
@@ -76,6 +78,34 @@ class CausalConv(LeftContext):
         convolved: Tensor = self.conv(self.join(x, state))
         return convolved
 
+    def frozen(self) -> nn.Module:
+        return FrozenDilatedConv(self) if self.conv.dilation != (1,) else self
+
+
+class FrozenDilatedConv(LeftContext):
+    """CausalConv that multiplies matrices where a CPU's dilated convolution would be slow: on a single small input."""
+
+    def __init__(self, trained: CausalConv) -> None:
+        super().__init__(trained.conv.in_channels, trained.context)
+        self.conv = trained.conv
+        self.dilation, self.taps = trained.conv.dilation[0], trained.conv.kernel_size[0]
+        # [out, in, tap] → [out, tap · in], to meet the columns below.
+        self.register_buffer("bias", frozen_bias(trained.conv).unsqueeze(1))
+        self.register_buffer("matrix", trained.conv.weight.detach().transpose(1, 2).flatten(1).contiguous())
+
+    bias: Tensor
+    matrix: Tensor
+
+    def forward(self, x: Tensor, state: State | None = None) -> Tensor:
+        joined = self.join(x, state)
+        streams, channels, length = joined.shape
+        if streams > 1 or joined.numel() > SMALL_INPUT or joined.device.type != "cpu":
+            convolved: Tensor = self.conv(joined)
+            return convolved
+        shifts = (self.taps, channels, x.shape[-1])
+        columns = joined.as_strided(shifts, (self.dilation, length, 1)).reshape(self.taps * channels, -1)
+        return torch.addmm(self.bias, self.matrix, columns).unsqueeze(0)
+
 
 class CausalTransposedConv(LeftContext):
     """A transposed convolution without its last kernel − stride samples: [streams, in, T] → [streams, out, T · stride].
@@ -92,6 +122,40 @@ class CausalTransposedConv(LeftContext):
     def forward(self, x: Tensor, state: State | None = None) -> Tensor:
         spread: Tensor = self.conv(self.join(x, state))
         return spread.narrow(-1, self.context * self.stride, x.shape[-1] * self.stride)
+
+    def frozen(self) -> "FrozenTransposedConv":
+        return FrozenTransposedConv(self)
+
+
+class FrozenTransposedConv(LeftContext):
+    """CausalTransposedConv as a plain convolution that makes the `stride` samples of an input as so many channels.
+
+    Several times faster on a CPU, where PyTorch's transposed convolution is the generic one.
+    """
+
+    def __init__(self, trained: CausalTransposedConv) -> None:
+        weight = trained.conv.weight.detach()
+        in_channels, out_channels, kernel = weight.shape
+        super().__init__(in_channels, trained.context)
+        self.stride, self.out_channels = trained.stride, out_channels
+        taps = trained.context + 1
+        # [in, out, tap, stride], the newest input's tap first → [out · stride, in, tap], the newest last.
+        padded = F.pad(weight, (0, taps * self.stride - kernel)).reshape(*weight.shape[:2], taps, self.stride)
+        self.register_buffer("weight", padded.flip(2).permute(1, 3, 0, 2).flatten(0, 1).contiguous())
+        self.register_buffer("bias", frozen_bias(trained.conv).repeat_interleave(self.stride))
+
+    weight: Tensor
+    bias: Tensor
+
+    def forward(self, x: Tensor, state: State | None = None) -> Tensor:
+        made = F.conv1d(self.join(x, state), self.weight, self.bias)
+        return made.view(x.shape[0], self.out_channels, self.stride, -1).transpose(2, 3).flatten(2)
+
+
+def frozen_bias(conv: nn.Conv1d | nn.ConvTranspose1d) -> Tensor:
+    """The bias, which every convolution here has."""
+    assert conv.bias is not None
+    return conv.bias.detach()
 
 
 class SnakeBeta(nn.Module):
