@@ -1,0 +1,177 @@
+"""A request's prompt as integers. The API process builds it; torch has no place here.
+
+Each position has a text term (above) and mostly a codec term (below). With a known language and non-streaming text:
+
+    instruction  role ×3  tts_pad  tts_pad    tts_pad   tts_pad    tts_pad  tts_bos  text …  tts_eos  tts_pad
+    –            –        think    think_bos  language  think_eos  speaker  pad      pad …   pad      bos
+
+Streaming text has one row, the first id and bos, behind the tag; the other ids and tts_eos become trailing text.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checkpoint import Checkpoint
+from ..errors import RequestError
+from ..types import CODEBOOKS, NO_CODE, PromptPlan
+from .tokenizer import Tokenizer
+
+AUTO_LANGUAGE = "auto"
+DIALECT_SUFFIX = "_dialect"
+DIALECT_LANGUAGES = frozenset({AUTO_LANGUAGE, "chinese"})
+"""The languages in which a voice that speaks a dialect speaks it."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A recording as the prompt holds it in in-context mode: what is said, and its frames, int16 [frames, 16]."""
+
+    text: str
+    frames: npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The voice to clone: its x-vector, float32 [hidden], and in in-context mode the transcript."""
+
+    x_vector: npt.NDArray[np.float32]
+    transcript: Transcript | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One position: a text id, and the ids of codebooks 0 … len(codes) − 1."""
+
+    text_id: int
+    codes: tuple[int, ...] = ()
+
+
+def build_plan(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    language: str = AUTO_LANGUAGE,
+    speaker: str | None = None,
+    instruction: str | None = None,
+    non_streaming: bool | None = None,
+    reference: Reference | None = None,
+) -> PromptPlan:
+    """The prompt of one request. Names are taken in any case; outer white space is no part of a text. Any thread.
+
+    `speaker` chooses among the voices of a custom_voice checkpoint; other kinds have none and accept any name.
+    `reference` belongs to base checkpoints, which need it. `non_streaming` puts the whole text into the prompt; None is
+    the default of the checkpoint's kind. Raises RequestError that names the field.
+    """
+    text_ids = tokenizer.encode(text.strip())
+    if not text_ids:
+        raise RequestError("there is nothing to say", "input")
+    if (reference is not None) != (checkpoint.kind == "base"):
+        needed = "needs" if checkpoint.kind == "base" else "does not take"
+        raise RequestError(f"the model {needed} reference audio", "ref_audio")
+    if non_streaming is None:
+        non_streaming = checkpoint.kind != "base"
+    voice = _voice(checkpoint, speaker)
+    language_id = _language_id(checkpoint, language, voice)
+    head = _instruction(checkpoint, tokenizer, instruction) + [Row(text_id) for text_id in tokenizer.role_ids]
+    head += _tag(checkpoint, language_id, voice, with_x_vector=reference is not None)
+    if reference is None or reference.transcript is None:
+        body, trailing = _plain_text(checkpoint, text_ids, non_streaming)
+    else:
+        ref_ids = tokenizer.encode(reference.transcript.text.strip())
+        body, trailing = _in_context(checkpoint, ref_ids + text_ids, reference.transcript.frames, non_streaming)
+    if reference is None:
+        return PromptPlan(_pack(head + body), trailing)
+    # The tag ends with the speaker's position and pad.
+    return PromptPlan(_pack(head + body), trailing, reference.x_vector.astype("<f4").tobytes(), len(head) - 2)
+
+
+def _voice(checkpoint: Checkpoint, speaker: str | None) -> str | None:
+    """The checkpoint's own spelling of a voice."""
+    if checkpoint.kind != "custom_voice" or speaker is None:
+        return None
+    for voice in checkpoint.talker.spk_id:
+        if voice.lower() == speaker.lower():
+            return voice
+    known = ", ".join(checkpoint.talker.spk_id)
+    raise RequestError(f"the voice {speaker!r} is unknown; there are: {known}", "voice")
+
+
+def _language_id(checkpoint: Checkpoint, language: str, voice: str | None) -> int | None:
+    """The codec id of a language, of the voice's dialect where it speaks one, None where the model shall find out."""
+    ids = checkpoint.talker.codec_language_id
+    chosen = {name.lower(): name for name in ids if not name.endswith(DIALECT_SUFFIX)}
+    wanted = language.lower()
+    if wanted != AUTO_LANGUAGE and wanted not in chosen:
+        raise RequestError(
+            f"the language {language!r} is unknown; there are: {', '.join([AUTO_LANGUAGE, *chosen])}", "language"
+        )
+    dialect = checkpoint.talker.spk_is_dialect.get(voice, False) if voice is not None else False
+    if isinstance(dialect, str) and wanted in DIALECT_LANGUAGES:
+        return ids[dialect]
+    return None if wanted == AUTO_LANGUAGE else ids[chosen[wanted]]
+
+
+def _instruction(checkpoint: Checkpoint, tokenizer: Tokenizer, instruction: str | None) -> list[Row]:
+    """`<|im_start|>user\\n{instruction}<|im_end|>\\n`, without codec terms; nothing for a blank one."""
+    if instruction is None or not instruction.strip():
+        return []
+    if not checkpoint.takes_instructions:
+        raise RequestError("the model does not follow instructions", "instructions")
+    tokens = checkpoint.text_tokens
+    inside = tokenizer.encode(f"user\n{instruction.strip()}")
+    ids = [tokens.im_start_token_id, *inside, tokens.im_end_token_id, *tokenizer.encode("\n")]
+    return [Row(text_id) for text_id in ids]
+
+
+def _tag(checkpoint: Checkpoint, language_id: int | None, voice: str | None, with_x_vector: bool) -> list[Row]:
+    """Language and speaker. An x-vector's position has no code: the engine adds the vector there."""
+    talker = checkpoint.talker
+    if language_id is None:
+        ids = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
+    else:
+        ids = [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
+    codes: list[tuple[int, ...]] = [(code,) for code in ids]
+    if voice is not None:
+        codes.append((talker.spk_id[voice],))
+    elif with_x_vector:
+        codes.append(())
+    tokens = checkpoint.text_tokens
+    rows = [Row(tokens.tts_pad_token_id, code) for code in codes]
+    return [*rows, Row(tokens.tts_bos_token_id, (talker.codec_pad_id,))]
+
+
+def _plain_text(checkpoint: Checkpoint, text_ids: list[int], non_streaming: bool) -> tuple[list[Row], list[int]]:
+    """The rows behind the tag, and the trailing text ids."""
+    talker, tokens = checkpoint.talker, checkpoint.text_tokens
+    if not non_streaming:
+        return [Row(text_ids[0], (talker.codec_bos_id,))], [*text_ids[1:], tokens.tts_eos_token_id]
+    rows = [Row(text_id, (talker.codec_pad_id,)) for text_id in (*text_ids, tokens.tts_eos_token_id)]
+    return [*rows, Row(tokens.tts_pad_token_id, (talker.codec_bos_id,))], []
+
+
+def _in_context(
+    checkpoint: Checkpoint, spoken_ids: list[int], frames: npt.NDArray[np.int16], non_streaming: bool
+) -> tuple[list[Row], list[int]]:
+    """The rows behind the tag that hold a recording, and the trailing text ids.
+
+    `spoken_ids` are the recording's and the text's. Non-streaming: the one behind the other; streaming: side by side.
+    """
+    talker, tokens = checkpoint.talker, checkpoint.text_tokens
+    text_ids = [*spoken_ids, tokens.tts_eos_token_id]
+    heard: list[tuple[int, ...]] = [(talker.codec_bos_id,), *map(tuple, frames.tolist())]
+    if non_streaming:
+        rows = [Row(text_id, (talker.codec_pad_id,)) for text_id in text_ids]
+        return rows + [Row(tokens.tts_pad_token_id, codes) for codes in heard], []
+    padding = [tokens.tts_pad_token_id] * (len(heard) - len(text_ids))
+    beside = zip((*text_ids, *padding), heard, strict=False)
+    return [Row(text_id, codes) for text_id, codes in beside], text_ids[len(heard) :]
+
+
+def _pack(rows: Iterable[Row]) -> bytes:
+    """The rows of a PromptPlan."""
+    packed = [(row.text_id, *row.codes, *(NO_CODE,) * (CODEBOOKS - len(row.codes))) for row in rows]
+    return np.array(packed, dtype="<i4").tobytes()
