@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from ..stages.checkpoint import Checkpoint
 from ..stages.errors import ConfigurationError, RequestError
+from ..stages.talker.prompt import AUTO_LANGUAGE, DIALECT_SUFFIX
 from ..stages.types import Sampling
 from .config import Settings
 from .errors import ERROR_RESPONSES, ModelNotFound
@@ -17,8 +18,6 @@ OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
 DEFAULT_VOICE = "default"
-AUTO_LANGUAGE = "auto"
-_DIALECT_SUFFIX = "_dialect"
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Model:
         """The facts as the checkpoint's files state them."""
         languages = checkpoint.talker.codec_language_id
         return cls(
-            voices=tuple(checkpoint.talker.spk_id),
-            languages=tuple(name for name in languages if not name.endswith(_DIALECT_SUFFIX)),
+            voices=tuple(checkpoint.talker.spk_id) if checkpoint.kind == "custom_voice" else (),
+            languages=tuple(name for name in languages if not name.endswith(DIALECT_SUFFIX)),
             takes_instructions=checkpoint.takes_instructions,
             sampling=checkpoint.sampling,
         )
@@ -47,7 +46,7 @@ class Catalog:
 
     def __init__(self, settings: Settings, model: Model) -> None:
         self.model = model
-        self.name = settings.served_model_name or _last_part(settings.model)
+        self.name = served_name(settings)
         self.model_names = tuple(dict.fromkeys((self.name, *settings.model_aliases)))
         self.created_s = int(time.time())
         self._languages = {name.lower(): name for name in (AUTO_LANGUAGE, *model.languages)}
@@ -96,8 +95,9 @@ class Catalog:
         return ModelCard(id=name, created=self.created_s)
 
 
-def _last_part(model: str) -> str:
-    return model.rstrip("/").rpartition("/")[2]
+def served_name(settings: Settings) -> str:
+    """What the served model is called: as the settings say, else the last part of its path or hub name."""
+    return settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2]
 
 
 def _voice_aliases(settings: Settings, model: Model) -> dict[str, str]:

@@ -14,10 +14,12 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ..stages.errors import ConfigurationError
-from ..stages.pipeline import Options, PipelineOptions
+from ..stages.pipeline import Options, Orchestration, PipelineOptions
 
 PREFIX = "DUOTONE_"
 PROFILE_VARIABLE = "DUOTONE_CONFIG"
+ORCHESTRATION_VARIABLE = "VLLM_OMNI_EVENT_DRIVEN_ORCH"
+"""Rolls the orchestration back, or forward, whatever else is set: it stands over every layer."""
 PACKAGE = Path(__file__).parent.parent
 BUNDLED_VOICE = PACKAGE / "voices" / "lark"
 PROFILES = PACKAGE / "configs"
@@ -61,6 +63,7 @@ class Settings(Options):
     )
     max_input_chars: int = Field(4096, ge=1, description="longer inputs are answered 400")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    monitor_file: Path | None = Field(None, description="where every second of the monitor is written at the end")
     http: HttpOptions = HttpOptions()
     text: TextOptions = TextOptions()
     pipeline: PipelineOptions = PipelineOptions()
@@ -87,6 +90,7 @@ def load_settings(
     layers = [_profile_layer(profile)] if profile else []
     layers.append(_layer("environment", {_key_of(name): _parsed(value) for name, value in variables.items()}))
     layers.append(_layer("command line", flags))
+    layers.append(_layer("environment", _orchestration(environment.get(ORCHESTRATION_VARIABLE))))
     tree: Tree = {}
     for layer in layers:
         _merge(tree, layer.tree)
@@ -129,6 +133,18 @@ def _layer(where: str, flat: Mapping[str, object]) -> Layer:
         assert isinstance(value, dict)
         _merge(tree, value)
     return Layer(where, tree)
+
+
+def _orchestration(switch: str | None) -> dict[str, object]:
+    """What the variable says, as a layer. Raises ConfigurationError for anything but a clear yes or no."""
+    if switch is None:
+        return {}
+    event_driven: Orchestration = "event_driven"
+    polling: Orchestration = "polling"
+    ways = dict.fromkeys(("1", "true", "yes", "on"), event_driven) | dict.fromkeys(("0", "false", "no", "off"), polling)
+    if switch.lower() not in ways:
+        raise ConfigurationError(f"environment: {ORCHESTRATION_VARIABLE}={switch}: expected one of {', '.join(ways)}")
+    return {"pipeline.orchestration": ways[switch.lower()]}
 
 
 def _key_of(variable: str) -> str:

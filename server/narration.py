@@ -50,10 +50,16 @@ class SpeechPipeline(Protocol):
 
 
 class Planner(Protocol):
-    """Makes prompts for the served checkpoint. `voice` is one of its own, `language` one of its own or `auto`."""
+    """`build_plan` of stages/talker/prompt.py for the served checkpoint. Raises RequestError."""
 
     def __call__(
-        self, text: str, *, voice: str | None, language: str, instructions: str | None, whole_text: bool | None
+        self,
+        text: str,
+        *,
+        language: str,
+        speaker: str | None,
+        instruction: str | None,
+        non_streaming: bool | None,
     ) -> PromptPlan: ...
 
 
@@ -89,10 +95,10 @@ class Narrator:
             Piece(
                 self._planner(
                     text,
-                    voice=voice,
                     language=language,
-                    instructions=instructions,
-                    whole_text=request.non_streaming_mode,
+                    speaker=voice,
+                    instruction=instructions,
+                    non_streaming=request.non_streaming_mode,
                 ),
                 self._sampling(request, text, piece_seed(seed, index)),
             )

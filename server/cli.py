@@ -1,0 +1,114 @@
+"""The `duotone` command. What its commands need is imported when they run, so that help is quick."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .. import __version__
+from ..stages.errors import DuotoneError
+from .config import Settings, load_settings, parse_assignment
+
+EXIT_ERROR = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Text to speech over OpenAI's HTTP interface, streamed while it is made.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str | None, typer.Argument(help="A checkpoint directory or a hub name; else the bundled voice.")]
+Profile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="A YAML profile, or the name of one that is included.")
+]
+Assignments = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as pipeline.talker.slots=4. Repeatable."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        typer.echo(f"duotone {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    config: Profile = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on.")] = None,
+    served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    monitor: Annotated[Path | None, typer.Option(help="Write every second of the monitor here at the end.")] = None,
+    assignments: Assignments = [],  # noqa: B006  (typer's way to write an option that may be absent)
+) -> None:
+    """Serve a model until interrupted."""
+    named = {
+        "model": model,
+        "http.host": host,
+        "http.port": port,
+        "served_model_name": served_model_name,
+        "log_level": log_level,
+        "monitor_file": monitor,
+    }
+    try:
+        settings = _settings(config, named, assignments)
+        from .service import configure_logging
+        from .service import serve as run
+
+        configure_logging(settings.log_level)
+        run(settings)
+    except DuotoneError as error:
+        raise _refusal(error) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@app.command()
+def say(
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; its name tells the format.")],
+    model: Annotated[str | None, typer.Option(help="A checkpoint directory or a hub name.")] = None,
+    config: Profile = None,
+    voice: Annotated[str, typer.Option(help="A voice of the model.")] = "default",
+    language: Annotated[str, typer.Option(help="A language of the model.")] = "auto",
+    instructions: Annotated[
+        str | None, typer.Option(help="How to say it, where the model follows instructions.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the same request sound the same.")] = None,
+    assignments: Assignments = [],  # noqa: B006
+) -> None:
+    """Say a text into an audio file, without a server."""
+    try:
+        settings = _settings(config, {"model": model, "log_level": "warning"}, assignments)
+        import asyncio
+
+        from .service import configure_logging, request_to_say
+        from .service import say as run
+
+        configure_logging(settings.log_level)
+        request = request_to_say(settings, text, voice, language, instructions, seed)
+        spoken_s = asyncio.run(run(settings, request, out))
+    except DuotoneError as error:
+        raise _refusal(error) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    typer.echo(f"{out}: {spoken_s:.2f} s of speech")
+
+
+def _settings(profile: str | None, named: Mapping[str, object], assignments: list[str]) -> Settings:
+    """`named` flags win over --set, as the more particular; those not given are None."""
+    flags = dict(parse_assignment(text) for text in assignments)
+    return load_settings(profile, flags | {key: value for key, value in named.items() if value is not None})
+
+
+def _refusal(error: DuotoneError) -> typer.Exit:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {error}", highlight=False)
+    return typer.Exit(EXIT_ERROR)

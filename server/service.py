@@ -1,0 +1,144 @@
+"""From settings to a running service: what `duotone serve` and `duotone say` do once their arguments are read."""
+
+import logging
+import math
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import uvicorn
+from pydantic import ValidationError
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ..profiling.metrics import Metrics
+from ..profiling.monitor import Monitor
+from ..stages.checkpoint import locate, read_checkpoint
+from ..stages.errors import ConfigurationError, DuotoneError, RequestError
+from ..stages.orchestrator import Orchestrator
+from ..stages.pipeline import PIPELINES
+from ..stages.talker.prompt import build_plan
+from ..stages.talker.tokenizer import Tokenizer
+from ..stages.types import SAMPLE_RATE
+from .app import create_app
+from .catalog import Catalog, Model, served_name
+from .config import Settings
+from .narration import Narrator, Planner
+from .protocol import SpeechRequest
+from .request_id import RequestIdFilter
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"
+_TALKATIVE_LIBRARIES = ("httpx", "httpcore", "asyncio", "filelock", "huggingface_hub")
+
+
+@dataclass(frozen=True)
+class Service:
+    """One served model, its pipeline not started yet."""
+
+    catalog: Catalog
+    planner: Planner
+    pipeline: Orchestrator
+    metrics: Metrics
+    monitor: Monitor
+
+
+def assemble(settings: Settings) -> Service:
+    """Find (or download) the checkpoint and check all that can be checked before a worker starts.
+
+    Raises CheckpointError, ConfigurationError.
+    """
+    checkpoint = read_checkpoint(locate(settings.model))
+    catalog = Catalog(settings, Model.of(checkpoint))
+    tokenizer = Tokenizer(checkpoint)
+    metrics = Metrics(catalog.name)
+    monitor = Monitor(keep_all=settings.monitor_file is not None)
+    definition = PIPELINES[checkpoint.model_type]
+    pipeline = Orchestrator(definition, checkpoint.directory, settings.pipeline, metrics, monitor)
+    return Service(catalog, partial(build_plan, checkpoint, tokenizer), pipeline, metrics, monitor)
+
+
+def configure_logging(level: str) -> None:
+    """One line a record on standard error, with the id of the request that it belongs to."""
+    handler = logging.StreamHandler()
+    handler.addFilter(RequestIdFilter())
+    logging.basicConfig(level=level.upper(), format=_LOG_FORMAT, handlers=[handler])
+    for library in _TALKATIVE_LIBRARIES:
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal ends it. Raises DuotoneError when the pipeline cannot start."""
+    service = assemble(settings)
+    failures: list[DuotoneError] = []
+
+    def start_failed(error: DuotoneError) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    app = create_app(settings, service.catalog, service.planner, service.pipeline, service.metrics, start_failed)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=settings.http.host,
+            port=settings.http.port,
+            lifespan="on",
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=math.ceil(settings.http.drain_s),
+        )
+    )
+    # uvicorn drains at SIGTERM and then raises it once more; it was obeyed, so the process ends well and after our end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        server.run()
+    finally:
+        if settings.monitor_file is not None:
+            service.monitor.write(settings.monitor_file, time.monotonic())
+    if failures:
+        raise failures[0]
+
+
+def request_to_say(
+    settings: Settings, text: str, voice: str, language: str, instructions: str | None, seed: int | None
+) -> SpeechRequest:
+    """A request from command line arguments. Raises RequestError as the route would answer it."""
+    try:
+        return SpeechRequest(
+            model=served_name(settings),
+            input=text,
+            voice=voice,
+            language=language,
+            instructions=instructions,
+            seed=seed,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
+    """Speak a request into a file whose format its name tells; returns seconds of audio. Raises DuotoneError."""
+    if out.suffix.removeprefix(".").upper() not in soundfile.available_formats():
+        raise ConfigurationError(f"{out}: cannot write this format; .wav and .flac are always there")
+    service = assemble(settings)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("starting the pipeline")
+        try:
+            await service.pipeline.start()
+            narrator = Narrator(settings, service.catalog, service.planner, service.pipeline)
+            chunks = []
+            with narrator.begin("say", request) as narration:
+                async for samples in narration:
+                    chunks.append(np.frombuffer(samples, "<i2"))
+                    spoken_s = sum(map(len, chunks)) / SAMPLE_RATE
+                    progress.update(task, description=f"speaking: {spoken_s:.1f} s")
+        finally:
+            await service.pipeline.stop(drain_s=0)
+    audio = np.concatenate(chunks)
+    soundfile.write(out, audio, SAMPLE_RATE)
+    return len(audio) / SAMPLE_RATE
