@@ -7,7 +7,8 @@ DuotoneError
 │   └── QueueFull      too many requests are waiting already
 └── PipelineError      the pipeline cannot do what was asked of it now
     ├── NotReady       a stage is starting, draining or dead
-    └── StageFailed    a worker failed on this request or died with it
+    ├── StageFailed    a worker failed on this request or died with it
+    └── ProfilingConflict  profiling runs already, or does not run
 """
 
 
@@ -45,6 +46,10 @@ class PipelineError(DuotoneError):
 
 class NotReady(PipelineError):
     """A stage is starting, draining or dead."""
+
+
+class ProfilingConflict(PipelineError):
+    """A stage is to be profiled that is profiled already, or to stop what it has not started."""
 
 
 class StageFailed(PipelineError):

@@ -39,6 +39,18 @@ class Shutdown(msgspec.Struct, tag=True):
     """To any worker: leave the loop and exit with status 0."""
 
 
+class StartProfile(msgspec.Struct, tag=True):
+    """To any worker: begin to profile, as its settings say. Answered with Profiled."""
+
+
+class StopProfile(msgspec.Struct, tag=True):
+    """To any worker: end profiling and write what was recorded. Answered with Profiled."""
+
+
+class Scrape(msgspec.Struct, tag=True):
+    """To any worker: what metrics does the engine keep itself? Answered with Exposition."""
+
+
 class Ready(msgspec.Struct, tag=True):
     """From a worker whose engine can take work. `slots`: how many requests it holds at once."""
 
@@ -90,8 +102,23 @@ class Failed(msgspec.Struct, tag=True):
     message: str
 
 
-Command = Speak | Decode | Abort | Shutdown
-Event = Ready | Fatal | Frames | Samples | Failed
+class Profiled(msgspec.Struct, tag=True):
+    """From a worker: its profiler has started or stopped, unless `error` says why not. `files` were written."""
+
+    files: list[str]
+    error: str | None = None
+
+
+class Exposition(msgspec.Struct, tag=True):
+    """From a worker: its engine's own metrics in Prometheus' text format, empty where it keeps none."""
+
+    text: str
+
+
+Control = StartProfile | StopProfile | Scrape
+StageCommand = Speak | Decode | Abort
+Command = StageCommand | Control | Shutdown
+Event = Ready | Fatal | Frames | Samples | Failed | Profiled | Exposition
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(Command)

@@ -27,13 +27,17 @@ from .chunking import next_chunk_frames
 from .errors import DuotoneError, NotReady, QueueFull, RequestError, StageFailed
 from .fleet import Fleet, Launch
 from .inbox import EventDrivenInbox, Inbox, PollingInbox
-from .messages import Abort, Decode, Failed, Frames, Samples, Speak
+from .messages import Abort, Decode, Exposition, Failed, Frames, Profiled, Samples, Scrape, Speak
 from .pipeline import Pipeline, PipelineOptions
+from .profile_control import ProfileControl
+from .questions import Questions
 from .request import FRAME_BYTES, SAMPLE_BYTES, Request, Stream
 from .types import FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .workers import Died, Replica
 
 log = logging.getLogger(__name__)
+
+SCRAPE_TIMEOUT_S = 1.0
 
 
 class Orchestrator:
@@ -54,6 +58,8 @@ class Orchestrator:
         self._metrics = metrics
         self._monitor = monitor
         self._fleet = Fleet(checkpoint, options, launch)
+        self._questions = Questions()
+        self.profiling = ProfileControl(self._fleet, self._questions, options)
         self._inbox: Inbox = (EventDrivenInbox if self.orchestration == "event_driven" else PollingInbox)(monitor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Request] = {}
@@ -163,6 +169,8 @@ class Orchestrator:
                     for key in event.keys:
                         if request := self._requests.get(key):
                             self._fail(request, StageFailed(f"{replica.name}: {event.message}"))
+                case Profiled() | Exposition():
+                    self._questions.answered(replica, event)
                 case Died():
                     self._died(replica, event.reason)
 
@@ -233,6 +241,9 @@ class Orchestrator:
         """Fail what the dead worker held, and whoever waits when nobody is left to serve them; start another one."""
         log.error("%s", reason)
         replica.alive = False
+        self._questions.lost(replica)
+        self.profiling.lost(replica)
+        self._monitor.gone(replica.name)
         stranded = list(replica.holds)
         if not any(other.alive for other in self._fleet.replicas(replica.spec.stage)):
             stranded += [request.key for request in self._waiting]
@@ -247,6 +258,15 @@ class Orchestrator:
         self._metrics.worker_restarts[replica.spec.stage].inc()
         self._inbox.watch(replica)
         self._admit()
+
+    async def exposition(self) -> str:
+        """The metrics that the stages' engines keep themselves, in Prometheus' text format.
+
+        An engine answers between two steps; one that takes too long is left out of the scrape.
+        """
+        replicas = [replica for replica in self._fleet.replicas() if replica.alive]
+        answers = await self._questions.ask(replicas, Scrape(), Exposition, SCRAPE_TIMEOUT_S)
+        return "".join(answer.text for answer in answers if answer is not None)
 
     # ---- requests out
 

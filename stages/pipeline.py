@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..profiling.options import ProfilerOptions
+
 Orchestration = Literal["event_driven", "polling"]
 
 
@@ -36,7 +38,13 @@ class VllmOptions(Options):
     tensor_parallel_size: int = Field(1, ge=1, description="only 1 works: capacity grows by replicas")
 
 
-class TalkerOptions(Options):
+class StageOptions(Options):
+    """What every stage can be told."""
+
+    profiler_config: ProfilerOptions | None = Field(None, description="None: the stage cannot be profiled")
+
+
+class TalkerOptions(StageOptions):
     """How the Talker runs."""
 
     engine: Literal["torch", "vllm"] = "torch"
@@ -48,7 +56,7 @@ class TalkerOptions(Options):
     vllm: VllmOptions = VllmOptions()
 
 
-class Code2WavOptions(Options):
+class Code2WavOptions(StageOptions):
     """How Code2Wav runs."""
 
     device: str = "cpu"
@@ -82,6 +90,13 @@ class WorkerSpec(Options):
     checkpoint: Path
     talker: TalkerOptions | None = None
     code2wav: Code2WavOptions | None = None
+
+    @property
+    def options(self) -> StageOptions:
+        """The options of the worker's stage."""
+        options = self.talker or self.code2wav
+        assert options is not None
+        return options
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A worker process: the engine protocol and the loop that is the same for both stages.
+"""A worker process: its start, its end, and the loop that is the same for both stages.
 
 Started as `python -m duotone.stages.worker` with one line of JSON (a WorkerSpec) on its standard input. The input stays
 open as long as the parent lives: when it ends, the worker exits at once, so not even a killed server leaves orphans.
@@ -9,38 +9,32 @@ import os
 import signal
 import sys
 import threading
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .channel import WorkerChannel
 from .checkpoint import read_checkpoint
-from .errors import DuotoneError, RequestError
-from .messages import Abort, Command, Event, Failed, Fatal, Ready, Shutdown
+from .engine import Engine
+from .errors import ConfigurationError, DuotoneError, RequestError
+from .messages import (
+    Abort,
+    Control,
+    Exposition,
+    Failed,
+    Fatal,
+    Profiled,
+    Ready,
+    Scrape,
+    Shutdown,
+    StageCommand,
+    StartProfile,
+    StopProfile,
+)
 from .pipeline import WorkerSpec
 
+if TYPE_CHECKING:
+    from ..profiling.profiler import Profiler
+
 log = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """What a stage's engine offers to the worker loop. Called from the worker's main thread alone."""
-
-    slots: int
-    """How many requests it holds at once; the orchestrator sends no more."""
-
-    def accept(self, command: Command) -> None:
-        """Take a command of this stage, computing nothing. Raises RequestError for a request it cannot serve."""
-        ...
-
-    def has_work(self) -> bool:
-        """Whether `step` would compute something."""
-        ...
-
-    def step(self) -> Event | None:
-        """Do one batch of work and return what it made, None if there is nothing to say."""
-        ...
-
-    def close(self) -> None:
-        """Give the device back. Called once, at the end of the loop."""
-        ...
 
 
 def build_engine(spec: WorkerSpec) -> Engine:
@@ -52,29 +46,76 @@ def build_engine(spec: WorkerSpec) -> Engine:
         return Code2WavEngine(checkpoint, spec.code2wav)
     assert spec.talker is not None
     if spec.talker.engine == "vllm":
-        from .talker.vllm_engine import VllmTalkerEngine
+        from .talker.vllm_start import start_vllm_talker
 
-        return VllmTalkerEngine(checkpoint, spec.talker)
+        return start_vllm_talker(checkpoint, spec.talker)
     from .talker.torch_engine import TorchTalkerEngine
 
     return TorchTalkerEngine(checkpoint, spec.talker)
 
 
-def run_loop(engine: Engine, channel: WorkerChannel) -> None:
-    """Take commands, without waiting while there is work; step; send what the step made. Returns on Shutdown."""
-    while True:
-        for command in channel.receive(block=not engine.has_work()):
-            if isinstance(command, Shutdown):
-                return
-            try:
-                engine.accept(command)
-            except RequestError as error:
-                keys = command.keys if isinstance(command, Abort) else [command.key]
-                channel.send(Failed(keys, str(error)))
-        if engine.has_work():
-            event = engine.step()
-            if event is not None:
-                channel.send(event)
+def build_profiler(spec: WorkerSpec, engine: Engine) -> "Profiler | None":
+    """The profiler that the stage's settings ask for. Raises ConfigurationError when it cannot run on this machine."""
+    options = spec.options.profiler_config
+    if options is None:
+        return None
+    from ..profiling.profiler import ProfilerError, make_profiler
+
+    try:
+        return engine.own_profiler(options) or make_profiler(options, f"{spec.stage}-{spec.replica}")
+    except ProfilerError as error:
+        raise ConfigurationError(f"profiler_config: {error}") from None
+
+
+class Loop:
+    """Takes commands, without waiting while there is work; steps; sends what the step made."""
+
+    def __init__(self, engine: Engine, profiler: "Profiler | None", channel: WorkerChannel) -> None:
+        self._engine = engine
+        self._profiler = profiler
+        self._channel = channel
+
+    def run(self) -> None:
+        """Until Shutdown."""
+        while True:
+            for command in self._channel.receive(block=not self._engine.has_work()):
+                if isinstance(command, Shutdown):
+                    return
+                self._obey(command)
+            if self._engine.has_work():
+                self._step()
+
+    def _step(self) -> None:
+        event = self._engine.step()
+        if event is not None:
+            self._channel.send(event)
+        if self._profiler is not None:
+            self._profiler.step()
+
+    def _obey(self, command: StageCommand | Control) -> None:
+        match command:
+            case StartProfile() | StopProfile():
+                self._channel.send(self._profile(command))
+            case Scrape():
+                self._channel.send(Exposition(self._engine.exposition()))
+            case _:
+                try:
+                    self._engine.accept(command)
+                except RequestError as error:
+                    keys = command.keys if isinstance(command, Abort) else [command.key]
+                    self._channel.send(Failed(keys, str(error)))
+
+    def _profile(self, command: StartProfile | StopProfile) -> Profiled:
+        """A failure to profile is the answer to whoever asked, and no reason to stop serving."""
+        assert self._profiler is not None, "the routes exist only where a profiler is configured"
+        try:
+            if isinstance(command, StartProfile):
+                self._profiler.start()
+                return Profiled([])
+            return Profiled([str(path) for path in self._profiler.stop()])
+        except Exception as error:
+            log.exception("the profiler failed")
+            return Profiled([], f"{type(error).__name__}: {error}")
 
 
 def exit_with_parent() -> None:
@@ -110,8 +151,9 @@ def main() -> None:
     with WorkerChannel(spec.address) as channel:
         try:
             engine = build_engine(spec)
+            profiler = build_profiler(spec, engine)
             channel.send(Ready(engine.slots, os.getpid()))
-            run_loop(engine, channel)
+            Loop(engine, profiler, channel).run()
             engine.close()
         except DuotoneError as error:
             channel.send(Fatal(str(error)))

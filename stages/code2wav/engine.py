@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from ..checkpoint import Checkpoint
+from ..engine import Engine
 from ..errors import RequestError
-from ..messages import Abort, Command, Decode, Event, Samples
+from ..messages import Abort, Decode, Event, Samples, StageCommand
 from ..pipeline import Code2WavOptions
 from ..types import CODEBOOKS
 from .decoder import load_decoder
@@ -55,7 +57,7 @@ class Stream:
         return taken
 
 
-class Code2WavEngine:
+class Code2WavEngine(Engine):
     """Decodes up to `slots` streams; lives in a worker process, on its main thread."""
 
     def __init__(self, checkpoint: Checkpoint, options: Code2WavOptions) -> None:
@@ -72,7 +74,7 @@ class Code2WavEngine:
         self._states = SlotStates(self._decoder, options.slots, dtype, options.device)
         self._warm_up()
 
-    def accept(self, command: Command) -> None:
+    def accept(self, command: StageCommand) -> None:
         """Open or feed a stream (Decode), or forget some (Abort). A RequestError has closed the stream it is about."""
         if isinstance(command, Abort):
             for key in command.keys:
@@ -101,7 +103,8 @@ class Code2WavEngine:
         samples = b""
         if batch:
             codes = np.stack([stream.take(frames) for stream in batch])
-            samples = self._decode([stream.slot for stream in batch], codes)
+            with record_function("decode chunk"):
+                samples = self._decode([stream.slot for stream in batch], codes)
         ended = [stream.key for stream in self._streams.values() if stream.last and not len(stream.pending)]
         for key in ended:
             self._close_stream(key)

@@ -1,48 +1,20 @@
 """The orchestrator over scripted stages: order, slots, aborts, failures, deaths, back pressure."""
 
 import asyncio
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from duotone.profiling.metrics import Metrics
-from duotone.profiling.monitor import Monitor
 from duotone.stages import fleet
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
 from duotone.stages.messages import Abort, Decode, Failed, Fatal, Frames, Samples, Speak
-from duotone.stages.orchestrator import Orchestrator
-from duotone.stages.pipeline import PIPELINES, PipelineOptions, TalkerOptions
+from duotone.stages.pipeline import TalkerOptions
 from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 from .fake_stage import FakeStages, settle
 
 PLAN = PromptPlan(rows=bytes(68 * 10))
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
-
-
-@pytest.fixture(params=["event_driven", "polling"])
-def pipeline(request):
-    """A pipeline over scripted stages, in a context; every test runs under both orchestrations."""
-
-    @asynccontextmanager
-    async def run(stages: FakeStages, **options):
-        orchestrator = Orchestrator(
-            PIPELINES["qwen3_tts"],
-            Path("checkpoint"),
-            PipelineOptions(orchestration=request.param, **options),
-            Metrics("test"),
-            Monitor(),
-            launch=stages.launch,
-        )
-        await orchestrator.start()
-        try:
-            yield orchestrator
-        finally:
-            await orchestrator.stop(drain_s=0)
-
-    return run
 
 
 def submit(orchestrator, **sampling):

@@ -1,0 +1,150 @@
+"""Profilers inside a worker process: vLLM's CUDA profiler wrapper for Nsight, torch's for Chrome traces.
+
+Engines name their work with `torch.profiler.record_function` (prefill, decode, code predictor, decode chunk); the CUDA
+profiler turns these names into NVTX ranges while it runs. Main thread of a worker only.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from .options import ProfilerOptions
+
+
+class ProfilerError(Exception):
+    """The profiler cannot run here, or did not start when it was told to."""
+
+
+class Profiler(Protocol):
+    """What the worker loop does with a profiler."""
+
+    def start(self) -> None:
+        """Begin, at once or after `delay_iterations` steps. Raises ProfilerError when it does not run."""
+        ...
+
+    def step(self) -> None:
+        """The engine did a step."""
+        ...
+
+    def stop(self) -> list[Path]:
+        """End, if `max_iterations` has not ended it before; returns the files written since the start."""
+        ...
+
+
+class TorchProfiler:
+    """Writes one Chrome trace per start and stop."""
+
+    def __init__(self, options: ProfilerOptions, name: str) -> None:
+        """`name` is the replica's, the first part of the file names."""
+        self._options = options
+        self._name = name
+        self._profile: torch.profiler.profile | None = None
+        self._steps = 0
+        self._files: list[Path] = []
+
+    def start(self) -> None:
+        """See Profiler."""
+        self._steps, self._files = 0, []
+        try:
+            self._options.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ProfilerError(f"{self._options.directory}: {error.strerror}") from None
+        if self._options.delay_iterations == 0:
+            self._record()
+
+    def _record(self) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(
+            activities=activities,
+            record_shapes=self._options.record_shapes,
+            profile_memory=self._options.with_memory,
+            with_stack=self._options.with_stack,
+        )
+        self._profile.start()
+
+    def step(self) -> None:
+        """See Profiler."""
+        self._steps += 1
+        recorded = self._steps - self._options.delay_iterations
+        if self._profile is None:
+            if recorded == 0:
+                self._record()
+        elif self._options.max_iterations and recorded >= self._options.max_iterations:
+            self._write()
+
+    def stop(self) -> list[Path]:
+        """See Profiler."""
+        if self._profile is not None:
+            self._write()
+        # A step after this one must not begin to record.
+        self._steps = self._options.delay_iterations + 1
+        return self._files
+
+    def _write(self) -> None:
+        assert self._profile is not None
+        self._profile.stop()
+        path = (self._options.directory / f"{self._name}.{time.time_ns()}.trace.json").resolve()
+        self._profile.export_chrome_trace(str(path))
+        self._profile = None
+        self._files.append(path)
+
+
+class CudaProfiler:
+    """Opens and closes the window that `ncu` and `nsys` wait for, through vLLM's wrapper; writes no file itself."""
+
+    def __init__(self, options: ProfilerOptions) -> None:
+        """Raises ProfilerError without CUDA or vLLM."""
+        if not torch.cuda.is_available():
+            raise ProfilerError("the cuda profiler needs a CUDA device; use `torch` on this machine")
+        try:
+            from vllm.config import ProfilerConfig
+            from vllm.profiler.wrapper import CudaProfilerWrapper
+        except ImportError as error:
+            raise ProfilerError(f"the cuda profiler is vLLM's, which is not installed: {error}") from None
+        self._delayed = options.delay_iterations > 0
+        self._wrapper = CudaProfilerWrapper(
+            ProfilerConfig(
+                profiler="cuda",
+                delay_iterations=options.delay_iterations,
+                max_iterations=options.max_iterations,
+            )
+        )
+        self._ranges: contextlib.ExitStack | None = None
+
+    def start(self) -> None:
+        """See Profiler. The wrapper only logs a failure to start, so whether it runs is looked at."""
+        self._wrapper.start()
+        if not self._delayed and not self._wrapper.is_running:
+            self._wrapper.stop()
+            raise ProfilerError("the CUDA profiler did not start; the worker's log says why")
+        self._follow()
+
+    def step(self) -> None:
+        """See Profiler."""
+        self._wrapper.step()
+        self._follow()
+
+    def stop(self) -> list[Path]:
+        """See Profiler."""
+        self._wrapper.stop()
+        self._follow()
+        return []
+
+    def _follow(self) -> None:
+        """Emit NVTX ranges exactly while the wrapper runs, which ends by itself after `max_iterations`."""
+        if self._wrapper.is_running and self._ranges is None:
+            self._ranges = contextlib.ExitStack()
+            self._ranges.enter_context(torch.autograd.profiler.emit_nvtx())  # type: ignore[no-untyped-call]
+        elif not self._wrapper.is_running and self._ranges is not None:
+            self._ranges.close()
+            self._ranges = None
+
+
+def make_profiler(options: ProfilerOptions, name: str) -> Profiler:
+    """The profiler that the options ask for. Raises ProfilerError when it cannot run on this machine."""
+    return CudaProfiler(options) if options.profiler == "cuda" else TorchProfiler(options, name)

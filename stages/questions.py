@@ -1,0 +1,50 @@
+"""Commands that a worker answers: asked of many replicas at once, answered through the dispatcher."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from .messages import Exposition, Profiled, Scrape, StartProfile, StopProfile
+from .workers import Replica
+
+Answer = TypeVar("Answer", Exposition, Profiled)
+
+
+class Questions:
+    """Open questions and who has to answer them. Event loop only."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Replica, type], asyncio.Future[Exposition | Profiled | None]] = {}
+
+    async def ask(
+        self,
+        replicas: Sequence[Replica],
+        question: Scrape | StartProfile | StopProfile,
+        kind: type[Answer],
+        timeout_s: float,
+    ) -> list[Answer | None]:
+        """Each replica's answer, None from one that died or did not answer in time.
+
+        Who asks for what has been asked already, and is not answered yet, shares the answer.
+        """
+        futures = []
+        for replica in replicas:
+            future = self._open.get((replica, kind))
+            if future is None:
+                future = self._open[replica, kind] = asyncio.get_running_loop().create_future()
+                replica.send(question)
+            futures.append(future)
+        if futures:
+            await asyncio.wait(futures, timeout=timeout_s)
+        answers = [future.result() if future.done() else None for future in futures]
+        return [answer if isinstance(answer, kind) else None for answer in answers]
+
+    def answered(self, replica: Replica, answer: Exposition | Profiled) -> None:
+        """A worker has answered."""
+        if (future := self._open.pop((replica, type(answer)), None)) is not None:
+            future.set_result(answer)
+
+    def lost(self, replica: Replica) -> None:
+        """A worker is gone and answers nothing any more."""
+        for asked in [asked for asked in self._open if asked[0] is replica]:
+            self._open.pop(asked).set_result(None)
