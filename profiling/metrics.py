@@ -8,12 +8,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .. import __version__
 from .monitor import Monitor
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_STEP_SECONDS = (0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1)
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 5)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512)
 
+STAGES = ("talker", "code2wav")
 FINISH_REASONS = ("stop", "length", "abort", "error")
+ABORT_REASONS = ("disconnect", "slow_client", "cancel", "stall")
 
 
 class Metrics:
@@ -22,39 +27,77 @@ class Metrics:
     def __init__(self, model: str) -> None:
         self._model = model
         self.registry = CollectorRegistry()
+        self._requests()
+        self._listeners()
+        self._stages()
+        build = Gauge("duotone_build_info", "1, with what runs as labels", ("model", "version"), registry=self.registry)
+        build.labels(model, __version__).set(1)
 
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, ("model",), registry=self.registry).labels(model)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ("model",), registry=self.registry, buckets=buckets).labels(model)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, ("model",), registry=self.registry).labels(model)
-
-        self.requests_running = gauge("duotone_requests_running", "Requests that hold a slot in a stage")
-        self.requests_waiting = gauge("duotone_requests_waiting", "Requests that wait for a slot")
-        finished = Counter(
-            "duotone_requests_finished", "Requests that ended, by reason", ("model", "reason"), registry=self.registry
+    def _requests(self) -> None:
+        self.requests_running = self._gauge("duotone_requests_running", "Requests that hold a slot in a stage")
+        self.requests_waiting = self._gauge("duotone_requests_waiting", "Requests that wait for a slot")
+        self.finished = self._counters(
+            "duotone_requests_finished", "Requests that ended, by reason", "reason", FINISH_REASONS
         )
-        self.finished = {reason: finished.labels(model, reason) for reason in FINISH_REASONS}
-        restarts = Counter(
-            "duotone_worker_restarts",
-            "Workers started in the place of a dead one",
-            ("model", "stage"),
-            registry=self.registry,
+        self.aborted = self._counters(
+            "duotone_streams_aborted", "Streams given up before their end, by reason", "reason", ABORT_REASONS
         )
-        self.worker_restarts = {stage: restarts.labels(model, stage) for stage in ("talker", "code2wav")}
-        self.audio_s = counter("duotone_audio_seconds", "Seconds of audio made")
-        self.time_to_first_audio_s = histogram(
-            "duotone_time_to_first_audio_seconds", "From the arrival of a request to its first samples", _SECONDS
-        )
-        self.request_s = histogram(
+        self.request_s = self._histogram(
             "duotone_request_seconds", "From the arrival of a request to its last samples", _SECONDS
         )
-        self.real_time_factor = histogram(
+        self.queue_wait_s = self._histogram(
+            "duotone_queue_wait_seconds", "From the arrival of a request to its slot", _SECONDS
+        )
+        self.prompt_tokens = self._counter("duotone_prompt_tokens", "Prompt positions of admitted requests")
+        self.generated_tokens = self._counter("duotone_generated_tokens", "Codec codes made, 16 a frame")
+
+    def _listeners(self) -> None:
+        self.time_to_first_audio_s = self._histogram(
+            "duotone_time_to_first_audio_seconds", "From the arrival of a request to its first samples", _SECONDS
+        )
+        self.chunk_gap_s = self._histogram(
+            "duotone_inter_chunk_seconds", "Between two chunks of samples of a stream", _SECONDS
+        )
+        self.real_time_factor = self._histogram(
             "duotone_real_time_factor", "Time from a slot to the last samples, over the seconds of audio", _RATIOS
         )
+        self.audio_s = self._counter("duotone_audio_seconds", "Seconds of audio made")
+        self.underrun_s = self._counter(
+            "duotone_underrun_seconds", "Silence heard by listeners who start with the first byte"
+        )
+
+    def _stages(self) -> None:
+        self.frames = self._counters("duotone_frames", "Frames made, by stage", "stage", STAGES)
+        self.step_s = self._histograms("duotone_step_seconds", "One step of a stage's engine", _STEP_SECONDS)
+        self.batch = self._histograms("duotone_batch_size", "Requests in one step of a stage's engine", _BATCHES)
+        self.worker_restarts = self._counters(
+            "duotone_worker_restarts", "Workers started in the place of a dead one", "stage", STAGES
+        )
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ("model",), registry=self.registry).labels(self._model)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ("model",), registry=self.registry).labels(self._model)
+
+    def _counters(self, name: str, text: str, label: str, values: tuple[str, ...]) -> dict[str, Counter]:
+        """One counter per value of a label, all shown from the start."""
+        counter = Counter(name, text, ("model", label), registry=self.registry)
+        return {value: counter.labels(self._model, value) for value in values}
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ("model",), registry=self.registry, buckets=buckets).labels(self._model)
+
+    def _histograms(self, name: str, text: str, buckets: tuple[float, ...]) -> dict[str, Histogram]:
+        """One histogram per stage."""
+        histogram = Histogram(name, text, ("model", "stage"), registry=self.registry, buckets=buckets)
+        return {stage: histogram.labels(self._model, stage) for stage in STAGES}
+
+    def stepped(self, stage: str, batch: int, step_s: float, frames: int) -> None:
+        """An engine did a step."""
+        self.step_s[stage].observe(step_s)
+        self.batch[stage].observe(batch)
+        self.frames[stage].inc(frames)
 
     def show(self, monitor: Monitor) -> None:
         """Read the orchestrator's queues and turns from its monitor at each scrape."""

@@ -31,8 +31,8 @@ from .messages import Abort, Decode, Exposition, Failed, Frames, Profiled, Sampl
 from .pipeline import Pipeline, PipelineOptions
 from .profile_control import ProfileControl
 from .questions import Questions
-from .request import FRAME_BYTES, SAMPLE_BYTES, Request, Stream
-from .types import FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
+from .request import FRAME_BYTES, SAMPLE_BYTES, AbortReason, Request, Stream
+from .types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .workers import Died, Replica
 
 log = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ class Orchestrator:
             for replica in pair:
                 replica.holds.add(request.key)
             request.admitted_s = time.monotonic()
+            self._metrics.queue_wait_s.observe(request.admitted_s - request.submitted_s)
+            self._metrics.prompt_tokens.inc(request.plan.positions + len(request.plan.trailing_text_ids))
             pair[0].send(Speak(request.key, request.plan, request.sampling))
 
     # ---- what the stages say
@@ -176,6 +178,8 @@ class Orchestrator:
 
     def _frames(self, event: Frames) -> None:
         """Collect a frame of each request in the step, and note whom the Talker is done with."""
+        self._metrics.stepped("talker", event.batch, event.step_s, len(event.keys))
+        self._metrics.generated_tokens.inc(CODEBOOKS * len(event.keys))
         touched: set[Request] = set()
         for at, key in enumerate(event.keys):
             # A frame of a request that has been aborted may still have been on its way.
@@ -216,6 +220,7 @@ class Orchestrator:
 
     def _samples(self, event: Samples) -> None:
         """Hand samples to their listeners, and send the next chunks of those whose chunk is done."""
+        self._metrics.stepped("code2wav", event.batch, event.step_s, sum(event.frames))
         samples, offset = memoryview(event.samples), 0
         for key, frames in zip(event.keys, event.frames, strict=True):
             end = offset + frames * SAMPLES_PER_FRAME * SAMPLE_BYTES
@@ -228,9 +233,16 @@ class Orchestrator:
 
     def _decoded(self, request: Request, frames: int, samples: bytes) -> None:
         """Count and deliver one stream's samples of a step."""
+        now_s = time.monotonic()
         if not request.decoded_frames:
-            request.first_audio_s = time.monotonic()
-            self._metrics.time_to_first_audio_s.observe(request.first_audio_s - request.submitted_s)
+            request.first_audio_s = now_s
+            self._metrics.time_to_first_audio_s.observe(now_s - request.submitted_s)
+        else:
+            self._metrics.chunk_gap_s.observe(now_s - request.last_audio_s)
+            underrun_s = max(0.0, now_s - request.dry_at_s)
+            request.silent_s += underrun_s
+            self._metrics.underrun_s.inc(underrun_s)
+        request.last_audio_s = now_s
         request.decoded_frames += frames
         request.decoding = request.decoded_frames < request.sent_frames
         self._metrics.audio_s.inc(frames * FRAME_S)
@@ -281,9 +293,10 @@ class Orchestrator:
         self._forget(request)
         request.end()
 
-    def _cancel(self, request: Request) -> None:
-        """The listener has left."""
+    def _cancel(self, request: Request, reason: AbortReason) -> None:
+        """The listener has left, or is given up."""
         if request.key in self._requests:
+            self._metrics.aborted[reason].inc()
             self._metrics.finished["abort"].inc()
             self._drop(request)
             request.end()

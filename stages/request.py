@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 from .errors import DuotoneError, StageFailed
 from .types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
@@ -16,6 +16,9 @@ from .workers import Replica
 
 FRAME_BYTES = 2 * CODEBOOKS
 SAMPLE_BYTES = 2
+
+AbortReason = Literal["disconnect", "slow_client", "cancel", "stall"]
+"""Why a stream was given up: the listener left, took nothing for too long, asked for it; or a stage made nothing."""
 
 
 @dataclass(eq=False)
@@ -29,6 +32,7 @@ class Request:
     submitted_s: float = field(default_factory=time.monotonic)
     admitted_s: float = 0.0
     first_audio_s: float = 0.0
+    last_audio_s: float = 0.0
 
     talker: Replica | None = None
     code2wav: Replica | None = None
@@ -37,6 +41,8 @@ class Request:
     made_frames: int = 0
     sent_frames: int = 0
     decoded_frames: int = 0
+    silent_s: float = 0.0
+    """How long a listener who started at the first samples has heard nothing since."""
     decoding: bool = False
     """A chunk is in flight in Code2Wav."""
     closed: bool = False
@@ -66,7 +72,7 @@ class Request:
         """When a listener who started at the first samples runs dry; the time of arrival while there is no sample."""
         if not self.decoded_frames:
             return self.submitted_s
-        return self.first_audio_s + self.decoded_frames * FRAME_S
+        return self.first_audio_s + self.decoded_frames * FRAME_S + self.silent_s
 
     def take_codes(self, frames: int) -> bytes:
         """Remove the next frames from those pending."""
@@ -98,7 +104,7 @@ class Stream:
         request: Request,
         stall_timeout_s: float,
         taken: Callable[[Request], None],
-        cancelled: Callable[[Request], None],
+        cancelled: Callable[[Request, AbortReason], None],
     ) -> None:
         self._request = request
         self._stall_timeout_s = stall_timeout_s
@@ -145,9 +151,9 @@ class Stream:
                 await self._request.wake.wait()
         except TimeoutError:
             if self._request.talker is not None:
-                self.cancel()
+                self.cancel("stall")
                 raise StageFailed(f"no sample came for {self._stall_timeout_s:.0f} s") from None
 
-    def cancel(self) -> None:
+    def cancel(self, reason: AbortReason = "disconnect") -> None:
         """Stop the work in both stages at once. Safe to call twice, and after the end."""
-        self._cancelled(self._request)
+        self._cancelled(self._request, reason)
