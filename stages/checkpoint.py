@@ -241,9 +241,8 @@ def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
         inside = 0 <= id < talker.vocab_size
         _require(inside, file, f"talker_config.{name}", f"is {id}, not in 0 … {talker.vocab_size - 1}")
     for name, id in asdict(tokens).items():
-        _require(
-            0 <= id < talker.text_vocab_size, file, name, f"is {id}, outside text_vocab_size {talker.text_vocab_size}"
-        )
+        inside = 0 <= id < talker.text_vocab_size
+        _require(inside, file, name, f"is {id}, not in 0 … {talker.text_vocab_size - 1}")
     for voice, dialect in talker.spk_is_dialect.items():
         known = dialect is False or dialect in talker.codec_language_id
         _require(known, file, f"talker_config.spk_is_dialect.{voice}", f"is {dialect!r}, no key of codec_language_id")
@@ -251,6 +250,8 @@ def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
 
 def _check_codec(file: Path, codec: _CodecFile, talker: TalkerConfig) -> None:
     decoder = codec.decoder_config
+    window = decoder.sliding_window
+    _require(window > 1, file, "decoder_config.sliding_window", f"is {window}: a frame must see one before it")
     _check_variants(file, "decoder_config", _decode(file, _CodecVariants).decoder_config)
     expected = {
         "output_sample_rate": (codec.output_sample_rate, SAMPLE_RATE),

@@ -5,7 +5,6 @@ The API process indexes and checks; only a worker loads, which is where torch co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +110,10 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
             raise CheckpointError(f"{file}: not a safetensors file, or truncated (a header of {header_bytes} bytes)")
         header = stream.read(header_bytes)
     try:
-        raw = json.loads(header)
+        raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
-        entries = msgspec.convert(raw, dict[str, _HeaderEntry])
-    except (ValueError, AttributeError, msgspec.ValidationError) as error:
+        entries = {name: msgspec.json.decode(entry, type=_HeaderEntry) for name, entry in raw.items()}
+    except msgspec.MsgspecError as error:
         raise CheckpointError(f"{file}: unreadable safetensors header: {error}") from error
     end_bytes = max((entry.data_offsets[1] for entry in entries.values()), default=0)
     told_bytes = _HEADER_LENGTH_BYTES + header_bytes + end_bytes

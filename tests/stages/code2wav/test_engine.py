@@ -1,0 +1,254 @@
+"""The engine shares its steps among streams without any of them hearing it, and survives whatever it is told."""
+
+import numpy as np
+import pytest
+import torch
+
+from duotone.stages.code2wav.engine import Code2WavEngine, chunk_sizes, to_int16
+from duotone.stages.errors import RequestError
+from duotone.stages.messages import Abort, Decode
+from duotone.stages.pipeline import Code2WavOptions
+from duotone.stages.types import SAMPLES_PER_FRAME
+
+from ...golden_outputs import codec_cases
+
+CASES = {case.name: case for case in codec_cases() if case.name.startswith("codec")}
+LONG, MIDDLE, SHORT = CASES["codec_08"], CASES["codec_06"], CASES["codec_05"]
+
+
+@pytest.fixture
+def start(checkpoint):
+    """Options → an engine on the golden checkpoint."""
+    return lambda **options: Code2WavEngine(checkpoint, Code2WavOptions(**options))
+
+
+def decode(key, codes, last=False, deadline_s=0.0):
+    return Decode(key, np.asarray(codes, "<i2").tobytes(), last, deadline_s)
+
+
+class Ear:
+    """Steps an engine and keeps what it says."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.heard = {}
+        self.ended = []
+        self.steps = []
+
+    def step(self):
+        event = self.engine.step()
+        samples = np.frombuffer(event.samples, "<i2")
+        for key, frames in zip(event.keys, event.frames, strict=True):
+            self.heard[key] = np.concatenate((self.heard.get(key, []), samples[: frames * SAMPLES_PER_FRAME]))
+            samples = samples[frames * SAMPLES_PER_FRAME :]
+        assert len(samples) == 0
+        assert event.batch == len(event.keys)
+        assert event.step_s > 0 or not event.keys
+        self.ended += event.ended
+        self.steps.append(list(zip(event.keys, event.frames, strict=True)))
+        return event
+
+    def run(self):
+        while self.engine.has_work():
+            self.step()
+        return self
+
+
+def assert_heard(samples, case):
+    """Within one 16-bit step of the reference."""
+    assert samples.shape == case.wav.shape
+    assert np.abs(samples - case.wav * 32_767).max() <= 1
+
+
+def test_streams_of_any_length_and_age_are_heard_as_if_alone(start):
+    ear = Ear(start(slots=9, max_chunk_frames=8, max_batch_frames=24))
+    rng = np.random.default_rng(0)
+    left = {key: case.codes for key, case in enumerate(CASES.values())}
+    while left:
+        for key in rng.permutation(list(left))[:3].tolist():
+            frames = int(rng.integers(1, 12))
+            ear.engine.accept(decode(key, left[key][:frames], len(left[key]) <= frames, float(rng.random())))
+            left[key] = left[key][frames:]
+            if not len(left[key]):
+                del left[key]
+        if ear.engine.has_work():
+            ear.step()
+    ear.run()
+    assert sorted(ear.ended) == list(range(len(CASES)))
+    assert max(len(step) for step in ear.steps) > 2
+    for key, case in enumerate(CASES.values()):
+        assert_heard(ear.heard[key], case)
+
+
+def test_chunk_is_the_largest_that_the_most_urgent_stream_can_give(start):
+    ear = Ear(start(max_chunk_frames=8, max_batch_frames=64))
+    ear.engine.accept(decode(1, MIDDLE.codes[:15], last=True))
+    ear.run()
+    assert ear.steps == [[(1, 8)], [(1, 4)], [(1, 2)], [(1, 1)]]
+
+
+def test_others_join_when_they_have_as_many_frames(start):
+    ear = Ear(start(max_chunk_frames=8, max_batch_frames=64))
+    ear.engine.accept(decode(1, LONG.codes[:5], deadline_s=3.0))
+    ear.engine.accept(decode(2, LONG.codes[:2], deadline_s=1.0))
+    ear.engine.accept(decode(3, LONG.codes[:1], deadline_s=2.0))
+    ear.run()
+    assert ear.steps == [[(2, 2), (1, 2)], [(3, 1), (1, 1)], [(1, 2)]]
+
+
+def test_most_urgent_go_first_when_a_step_cannot_hold_all(start):
+    ear = Ear(start(max_chunk_frames=4, max_batch_frames=8))
+    for key, deadline_s in ((1, 4.0), (2, 1.0), (3, 3.0), (4, 2.0)):
+        ear.engine.accept(decode(key, LONG.codes[:4], deadline_s=deadline_s))
+    ear.run()
+    assert ear.steps == [[(2, 4), (4, 4)], [(3, 4), (1, 4)]]
+
+
+def test_deadline_is_that_of_the_latest_frames(start):
+    ear = Ear(start(max_batch_frames=1))
+    ear.engine.accept(decode(1, LONG.codes[:1], deadline_s=1.0))
+    ear.engine.accept(decode(2, LONG.codes[:1], deadline_s=2.0))
+    ear.engine.accept(decode(1, LONG.codes[1:2], deadline_s=3.0))
+    ear.run()
+    assert ear.steps == [[(2, 1)], [(1, 1)], [(1, 1)]]
+
+
+@pytest.mark.parametrize(("largest", "sizes"), [(1, [1]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])])
+def test_chunk_sizes_are_powers_of_two_and_the_largest(largest, sizes):
+    assert chunk_sizes(largest) == sizes
+
+
+def test_last_without_codes_ends_a_stream_that_is_decoded_already(start):
+    ear = Ear(start())
+    ear.engine.accept(decode(1, SHORT.codes))
+    ear.run()
+    assert ear.ended == []
+    ear.engine.accept(decode(1, [], last=True))
+    assert ear.engine.has_work()
+    event = ear.step()
+    assert (event.keys, event.ended, event.samples) == ([], [1], b"")
+    assert not ear.engine.has_work()
+    assert_heard(ear.heard[1], SHORT)
+
+
+def test_last_without_codes_waits_for_the_frames_before_it(start):
+    ear = Ear(start(max_batch_frames=4))
+    ear.engine.accept(decode(1, SHORT.codes))
+    ear.engine.accept(decode(1, [], last=True))
+    ear.run()
+    assert ear.ended == [1]
+    assert_heard(ear.heard[1], SHORT)
+
+
+def test_end_comes_with_the_final_samples(start):
+    ear = Ear(start(max_chunk_frames=8, max_batch_frames=8))
+    ear.engine.accept(decode(1, SHORT.codes, last=True))
+    assert ear.step().ended == []
+    assert ear.step().ended == [1]
+    assert not ear.engine.has_work()
+
+
+def test_abort_frees_the_slot_at_once_and_the_next_stream_hears_nothing_of_it(start):
+    ear = Ear(start(slots=1, max_batch_frames=4))
+    ear.engine.accept(decode(1, LONG.codes))
+    ear.step()
+    ear.engine.accept(Abort([1]))
+    assert not ear.engine.has_work()
+    ear.engine.accept(decode(2, SHORT.codes, last=True))
+    ear.run()
+    assert ear.ended == [2]
+    assert_heard(ear.heard[2], SHORT)
+
+
+def test_abort_of_one_leaves_the_others_alone(start):
+    ear = Ear(start(max_batch_frames=8))
+    for key, case in ((1, LONG), (2, MIDDLE), (3, SHORT)):
+        ear.engine.accept(decode(key, case.codes, last=True))
+    ear.step()
+    ear.engine.accept(Abort([1, 3]))
+    ear.run()
+    assert ear.ended == [2]
+    assert_heard(ear.heard[2], MIDDLE)
+
+
+def test_abort_of_unknown_keys_is_ignored(start):
+    engine = start()
+    engine.accept(Abort([7, 8]))
+    assert not engine.has_work()
+
+
+def test_slots_are_used_again_and_again(start):
+    ear = Ear(start(slots=2))
+    for key in range(7):
+        ear.engine.accept(decode(key, SHORT.codes, last=True))
+        ear.run()
+        assert_heard(ear.heard[key], SHORT)
+
+
+def refuse(engine, command, match):
+    with pytest.raises(RequestError, match=match):
+        engine.accept(command)
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        (b"\0" * 31, "31 bytes"),
+        (np.full((2, 16), 64, "<i2").tobytes(), r"code 64 is not in 0 … 63"),
+        (np.full((1, 16), -1, "<i2").tobytes(), r"code -1 is not in 0 … 63"),
+    ],
+)
+def test_bad_codes_close_their_stream_and_no_other(start, codes, told):
+    ear = Ear(start(slots=2))
+    ear.engine.accept(decode(1, SHORT.codes))
+    ear.engine.accept(decode(2, MIDDLE.codes))
+    refuse(ear.engine, Decode(2, codes, False, 0.0), told)
+    refuse(ear.engine, Decode(3, codes, False, 0.0), told)
+    ear.engine.accept(decode(1, [], last=True))
+    ear.engine.accept(decode(4, SHORT.codes, last=True))
+    ear.run()
+    assert sorted(ear.ended) == [1, 4]
+    assert 2 not in ear.heard
+    assert_heard(ear.heard[1], SHORT)
+    assert_heard(ear.heard[4], SHORT)
+
+
+def test_stream_without_a_free_slot_is_refused_and_the_others_go_on(start):
+    ear = Ear(start(slots=1))
+    ear.engine.accept(decode(1, SHORT.codes))
+    refuse(ear.engine, decode(2, SHORT.codes), "all 1 slots")
+    ear.engine.accept(decode(1, [], last=True))
+    ear.run()
+    assert_heard(ear.heard[1], SHORT)
+    ear.engine.accept(decode(3, SHORT.codes, last=True))
+    assert_heard(ear.run().heard[3], SHORT)
+
+
+def test_frames_after_the_last_are_refused(start):
+    engine = start()
+    engine.accept(decode(1, SHORT.codes, last=True))
+    refuse(engine, decode(1, SHORT.codes), "closed")
+    assert not engine.has_work()
+
+
+def test_engine_without_streams_has_no_work_and_says_nothing(start):
+    engine = start()
+    assert not engine.has_work()
+    assert engine.step() is None
+    engine.accept(decode(1, []))
+    assert not engine.has_work()
+
+
+def test_bfloat16_sounds_like_float32(start):
+    ear = Ear(start(dtype="bfloat16"))
+    ear.engine.accept(decode(1, LONG.codes, last=True))
+    samples = ear.run().heard[1] / 32_767
+    noise = np.square(samples - LONG.wav).mean() / np.square(LONG.wav).mean()
+    assert 10 * np.log10(noise) < -20
+
+
+def test_floats_become_int16_clamped_and_rounded_to_nearest():
+    steps = torch.tensor([0.0, 0.4, 0.6, -0.4, -0.6, 1000.4])
+    assert to_int16(steps / 32_767).tolist() == [0, 0, 1, 0, -1, 1000]
+    assert to_int16(torch.tensor([1.0, -1.0, 1.5, -7.0])).tolist() == [32_767, -32_767, 32_767, -32_767]
+    assert to_int16(torch.tensor([0.5], dtype=torch.bfloat16)).tolist() == [16_384]

@@ -1,0 +1,263 @@
+"""A checkpoint is read whole and checked before anything starts; each thing that is wrong is told with file and key."""
+
+import json
+import shutil
+from dataclasses import replace
+from math import prod
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
+
+from duotone.stages.architecture import CodecConfig, codec_shapes, talker_shapes
+from duotone.stages.checkpoint import locate, read_checkpoint
+from duotone.stages.errors import CheckpointError
+
+from ..golden_outputs import CUSTOM_VOICE, VOICE_DESIGN
+
+CODEC = "speech_tokenizer/config.json"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A copy of a golden checkpoint, to be broken."""
+    return shutil.copytree(CUSTOM_VOICE, tmp_path / "checkpoint")
+
+
+def edit(file, path, value):
+    """Set the key at a dotted path of a JSON file; `...` removes it."""
+    content = json.loads(file.read_text())
+    *sections, key = path.split(".")
+    at = content
+    for section in sections:
+        at = at[section]
+    if value is ...:
+        del at[key]
+    else:
+        at[key] = value
+    file.write_text(json.dumps(content))
+
+
+def refused(directory, *parts):
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(directory)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_configuration_is_read_as_it_stands_in_the_files():
+    checkpoint = read_checkpoint(CUSTOM_VOICE)
+    assert (checkpoint.model_type, checkpoint.kind, checkpoint.size) == ("qwen3_tts", "custom_voice", "tiny")
+    talker, predictor, codec = checkpoint.talker, checkpoint.talker.code_predictor_config, checkpoint.codec
+    assert (talker.hidden_size, talker.num_hidden_layers, talker.vocab_size, talker.text_vocab_size) == (
+        64,
+        3,
+        1088,
+        512,
+    )
+    assert (talker.codec_bos_id, talker.codec_eos_token_id, talker.codec_pad_id) == (165, 166, 164)
+    assert (talker.codec_think_id, talker.codec_nothink_id) == (170, 171)
+    assert (talker.codec_think_bos_id, talker.codec_think_eos_id) == (172, 173)
+    assert talker.spk_id == {"ada": 964, "grace": 965, "linus": 966}
+    assert talker.spk_is_dialect == {"ada": False, "grace": False, "linus": "sichuan_dialect"}
+    assert talker.codec_language_id["english"] == 66
+    assert (predictor.hidden_size, predictor.head_dim, predictor.vocab_size, predictor.rope_theta) == (32, 8, 64, 1e6)
+    assert (codec.decoder_dim, codec.sliding_window, codec.upsample_rates) == (64, 9, (8, 5, 4, 3))
+    tokens = checkpoint.text_tokens
+    assert (tokens.im_start_token_id, tokens.im_end_token_id) == (270, 268)
+    assert (tokens.tts_pad_token_id, tokens.tts_bos_token_id, tokens.tts_eos_token_id) == (271, 272, 273)
+
+
+@pytest.mark.parametrize(("directory", "kind"), [(CUSTOM_VOICE, "custom_voice"), (VOICE_DESIGN, "voice_design")])
+def test_kind(directory, kind):
+    assert read_checkpoint(directory).kind == kind
+
+
+def test_expected_shapes_name_every_stored_tensor_and_no_other():
+    checkpoint = read_checkpoint(CUSTOM_VOICE)
+    stored = {name for name in checkpoint.weights.tensors if name.startswith("talker.")}
+    assert talker_shapes(checkpoint.talker).keys() == stored
+    stored = {name for name in checkpoint.codec_weights.tensors if name.startswith("decoder.")}
+    assert codec_shapes(checkpoint.codec).keys() == stored
+
+
+def test_codec_of_the_published_size_has_its_114_million_parameters():
+    config = CodecConfig(
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        head_dim=64,
+        rms_norm_eps=1e-5,
+        rope_theta=10_000,
+        codebook_dim=512,
+        codebook_size=2048,
+        num_quantizers=16,
+        latent_dim=1024,
+        decoder_dim=1536,
+        sliding_window=72,
+        upsample_rates=(8, 5, 4, 3),
+        upsampling_ratios=(2, 2),
+    )
+    assert sum(map(prod, codec_shapes(config).values())) == 114_323_137
+
+
+def test_sampling_defaults_come_from_the_file_and_else_from_the_published_models(directory):
+    file = directory / "generation_config.json"
+    file.write_text(json.dumps({"temperature": 0.7, "top_k": 20, "subtalker_top_p": 0.8, "max_new_tokens": 99}))
+    sampling = read_checkpoint(directory).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.repetition_penalty) == (0.7, 20, 1.0, 1.05)
+    assert (sampling.subtalker_temperature, sampling.subtalker_top_k, sampling.subtalker_top_p) == (0.9, 50, 0.8)
+    assert sampling.max_new_frames == 99
+
+
+@pytest.mark.parametrize(
+    ("do_sample", "subtalker_dosample", "temperatures"),
+    [(False, True, (0.0, 0.9)), (True, False, (0.9, 0.0)), (False, False, (0.0, 0.0))],
+)
+def test_not_sampling_is_temperature_zero(directory, do_sample, subtalker_dosample, temperatures):
+    edit(directory / "generation_config.json", "do_sample", do_sample)
+    edit(directory / "generation_config.json", "subtalker_dosample", subtalker_dosample)
+    sampling = read_checkpoint(directory).sampling
+    assert (sampling.temperature, sampling.subtalker_temperature) == temperatures
+
+
+@pytest.mark.parametrize(("kind", "size", "takes"), [("voice_design", "1b7", True), ("custom_voice", "0b6", False)])
+def test_instructions_are_for_models_that_heed_them(directory, kind, size, takes):
+    edit(directory / "config.json", "tts_model_type", kind)
+    edit(directory / "config.json", "tts_model_size", size)
+    assert read_checkpoint(directory).takes_instructions == takes
+
+
+def test_voices_may_be_left_out(directory):
+    edit(directory / "config.json", "talker_config.spk_id", ...)
+    edit(directory / "config.json", "talker_config.spk_is_dialect", ...)
+    assert read_checkpoint(directory).talker.spk_id == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer_config.json",
+        "speech_tokenizer/config.json",
+        "speech_tokenizer/model.safetensors",
+    ],
+)
+def test_missing_file(directory, name):
+    (directory / name).unlink()
+    refused(directory, str((directory / name).parent), name.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", CODEC])
+def test_file_that_is_no_json(directory, name):
+    (directory / name).write_text("{")
+    refused(directory, str(directory / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "told"),
+    [
+        ("config.json", "model_type", "qwen3_omni", "model_type is 'qwen3_omni'"),
+        ("config.json", "model_type", ..., "`model_type`"),
+        (CODEC, "model_type", "mimi", "model_type is 'mimi'"),
+        ("config.json", "tts_model_type", "singing", "$.tts_model_type"),
+        ("config.json", "tts_model_size", ..., "`tts_model_size`"),
+        ("config.json", "tokenizer_type", "qwen3_tts_tokenizer_25hz", "$.tokenizer_type"),
+        ("config.json", "im_start_token_id", ..., "`im_start_token_id`"),
+        ("config.json", "tts_pad_token_id", 512, "tts_pad_token_id is 512, not in 0 … 511"),
+        ("config.json", "talker_config", ..., "`talker_config`"),
+        ("config.json", "talker_config.hidden_size", "64", "$.talker_config.hidden_size"),
+        ("config.json", "talker_config.codec_eos_token_id", ..., "`codec_eos_token_id`"),
+        ("config.json", "talker_config.codec_eos_token_id", 1088, "codec_eos_token_id is 1088, not in 0 … 1087"),
+        ("config.json", "talker_config.codec_language_id.german", -1, "codec_language_id.german is -1"),
+        ("config.json", "talker_config.spk_id.ada", 5000, "spk_id.ada is 5000"),
+        ("config.json", "talker_config.spk_is_dialect.ada", "kansai", "spk_is_dialect.ada is 'kansai'"),
+        ("config.json", "talker_config.num_code_groups", 8, "talker_config.num_code_groups is 8, not 16"),
+        ("config.json", "talker_config.attention_bias", True, "talker_config.attention_bias"),
+        ("config.json", "talker_config.hidden_act", "gelu", "talker_config.hidden_act is 'gelu'"),
+        ("config.json", "talker_config.use_sliding_window", True, "talker_config.use_sliding_window"),
+        ("config.json", "talker_config.rope_scaling", {"rope_type": "yarn"}, "rope_scaling.rope_type is 'yarn'"),
+        ("config.json", "talker_config.code_predictor_config.head_dim", ..., "`head_dim`"),
+        ("config.json", "talker_config.code_predictor_config.hidden_act", "relu", "code_predictor_config.hidden_act"),
+        ("config.json", "talker_config.code_predictor_config.num_code_groups", 32, "num_code_groups is 32, not 16"),
+        (CODEC, "decoder_config", ..., "`decoder_config`"),
+        (CODEC, "decoder_config.sliding_window", ..., "`sliding_window`"),
+        (CODEC, "decoder_config.sliding_window", 1, "sliding_window is 1"),
+        (CODEC, "decoder_config.num_quantizers", 8, "num_quantizers is 8, not 16"),
+        (CODEC, "decoder_config.codebook_size", 128, "codebook_size is 128, not 64"),
+        (CODEC, "decoder_config.upsample_rates", [8, 5, 4, 2], "is 1280, not 1920"),
+        (CODEC, "decoder_config.hidden_act", "gelu", "decoder_config.hidden_act is 'gelu'"),
+        (CODEC, "output_sample_rate", 16_000, "output_sample_rate is 16000, not 24000"),
+        (CODEC, "decode_upsample_rate", 960, "decode_upsample_rate is 960, not 1920"),
+        ("generation_config.json", "temperature", -1.0, "$.temperature"),
+        ("generation_config.json", "top_p", 1.5, "$.top_p"),
+        ("generation_config.json", "subtalker_top_k", "all", "$.subtalker_top_k"),
+        ("generation_config.json", "max_new_tokens", 0, "$.max_new_tokens"),
+    ],
+)
+def test_wrong_key(directory, name, path, value, told):
+    edit(directory / name, path, value)
+    refused(directory, str(directory / name), told)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("model.safetensors", "talker.code_predictor.small_to_mtp_projection.bias"),
+        ("speech_tokenizer/model.safetensors", "decoder.quantizer.rvq_rest.vq.layers.14._codebook.cluster_usage"),
+    ],
+)
+def test_missing_and_misshaped_tensor(directory, file, name):
+    tensors = load_file(directory / file)
+    original = tensors.pop(name)
+    save_file(tensors, directory / file)
+    refused(directory, str(directory / file), name, "missing")
+    save_file({**tensors, name: original[:-1].clone()}, directory / file)
+    refused(directory, str(directory / file), name, f"[{len(original) - 1}]", f"[{len(original)}]")
+
+
+def test_projection_is_not_asked_for_where_the_sizes_are_equal():
+    config = read_checkpoint(CUSTOM_VOICE).talker
+    as_wide = replace(config.code_predictor_config, hidden_size=config.hidden_size)
+    assert any("small_to_mtp" in name for name in talker_shapes(config))
+    assert not any("small_to_mtp" in name for name in talker_shapes(replace(config, code_predictor_config=as_wide)))
+
+
+def test_locate_finds_a_local_directory(tmp_path):
+    assert locate(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere"])
+def test_locate_takes_a_path_for_a_path(model):
+    with pytest.raises(CheckpointError, match="no such directory"):
+        locate(model)
+
+
+def test_locate_downloads_a_hub_name_without_foreign_files(tmp_path, monkeypatch):
+    asked = {}
+
+    def download(name, allow_patterns):
+        asked[name] = allow_patterns
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert locate("somebody/something") == tmp_path
+    assert asked == {"somebody/something": ["*.json", "*.txt", "*.safetensors"]}
+
+
+@pytest.mark.parametrize("error", [LocalEntryNotFoundError("offline"), ValueError("Repo id must use …")])
+def test_locate_says_what_was_tried(monkeypatch, error):
+    def download(name, allow_patterns):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(CheckpointError, match=r"somebody/something: no such local directory.*hub name") as caught:
+        locate("somebody/something")
+    assert str(error) in str(caught.value)
