@@ -22,6 +22,8 @@ CODEC_TYPE = "qwen3_tts_tokenizer_12hz"
 CODEC_FOLDER = "speech_tokenizer"
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 HUB_PATTERNS = ["*.json", "*.txt", "*.safetensors"]
+CONTROL_IDS = 1024
+"""The last ids of the Talker's vocabulary, which are no codes: all but the end are masked when it samples."""
 SIZES_WITHOUT_INSTRUCTIONS = frozenset({"0b6"})
 
 
@@ -226,6 +228,9 @@ def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
     for section, groups in (("", talker.num_code_groups), ("code_predictor_config.", predictor.num_code_groups)):
         key = f"talker_config.{section}num_code_groups"
         _require(groups == CODEBOOKS, file, key, f"is {groups}, not {CODEBOOKS}")
+    sampled = talker.vocab_size - CONTROL_IDS
+    enough = 0 < sampled <= predictor.vocab_size
+    _require(enough, file, "talker_config.vocab_size", f"leaves {sampled} codes, a codebook has {predictor.vocab_size}")
     codec_ids = {
         "codec_bos_id": talker.codec_bos_id,
         "codec_eos_token_id": talker.codec_eos_token_id,

@@ -180,6 +180,7 @@ def test_file_that_is_no_json(directory, name):
         ("config.json", "talker_config.spk_id.ada", 5000, "spk_id.ada is 5000"),
         ("config.json", "talker_config.spk_is_dialect.ada", "kansai", "spk_is_dialect.ada is 'kansai'"),
         ("config.json", "talker_config.num_code_groups", 8, "talker_config.num_code_groups is 8, not 16"),
+        ("config.json", "talker_config.vocab_size", 2048, "vocab_size leaves 1024 codes, a codebook has 64"),
         ("config.json", "talker_config.attention_bias", True, "talker_config.attention_bias"),
         ("config.json", "talker_config.hidden_act", "gelu", "talker_config.hidden_act is 'gelu'"),
         ("config.json", "talker_config.use_sliding_window", True, "talker_config.use_sliding_window"),
