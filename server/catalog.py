@@ -64,7 +64,8 @@ class Catalog:
             return None
         voice = self._voices.get(name.lower())
         if voice is None:
-            raise RequestError(f"the voice {name!r} is unknown; there are: {', '.join(self._voices)}", "voice")
+            known = ", ".join(card.name for card in self.voice_cards())
+            raise RequestError(f"the voice {name!r} is unknown; there are: {known}", "voice")
         return voice
 
     def language(self, name: str) -> str:

@@ -6,6 +6,7 @@ Nothing is coerced (`"1.0"` is no number, `true` no integer), `null` means absen
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -37,17 +38,27 @@ def _voice_name(value: object) -> object:
     return value
 
 
+def _valid_unicode(text: str) -> str:
+    """JSON can escape half a surrogate pair, which is no character and which nothing can encode."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("holds half of a surrogate pair, which is no character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_valid_unicode)]
+
+
 class SpeechRequest(BaseModel):
     """The body of POST /v1/audio/speech."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
     model: str = Field(description="the served model or one of its aliases, see /v1/models")
-    input: str = Field(description="the text to speak; one without letters or digits is answered with a short silence")
+    input: Text = Field(description="the text to speak; one without letters or digits is answered with a short silence")
     voice: Annotated[str, BeforeValidator(_voice_name), WithJsonSchema(_VOICE_SCHEMA)] = Field(
         "default", description="one of /v1/audio/voices, in any case; `default` is the model's first voice"
     )
-    instructions: str | None = Field(None, description="how to speak, where the model follows instructions")
+    instructions: Text | None = Field(None, description="how to speak, where the model follows instructions")
     response_format: ResponseFormat = "wav"
     speed: float = Field(1.0, ge=0.25, le=4.0, description="only 1 so far")
     stream_format: Literal["audio", "sse"] = "audio"

@@ -36,7 +36,7 @@ _SPANS = (_STARS, _STARS, _UNDERSCORES, _STRUCK)
 
 _CLOSERS = "\"'”’»)\\]」』）"
 _SENTENCE_END = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s)|[。！？]+[{_CLOSERS}]*|\n\n")
-_CLAUSE_END = re.compile(rf"[,;:][{_CLOSERS}]*(?=\s)|[，；：、]| [–—-](?=\s)|—|\n")
+_CLAUSE_END = re.compile(rf"[,;:][{_CLOSERS}]*(?=\s)|[，；：、]|(?= [–—-]\s)|—(?=\S)|\n")
 _WORD_END = re.compile(r"(?=\s)")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'“‘])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$",

@@ -1,0 +1,102 @@
+"""The application over a fake pipeline: in process (`client`), and behind a real socket (`live`)."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import uvicorn
+
+from duotone.profiling.metrics import Metrics
+from duotone.server.app import create_app
+from duotone.server.catalog import Catalog, Model
+from duotone.server.config import HttpOptions, Settings, TextOptions
+from duotone.stages.types import Sampling
+
+from .fake_pipeline import FakePipeline, plan_of
+
+MODEL = Model(
+    voices=("Vivian", "ryan"),
+    languages=("english", "chinese"),
+    takes_instructions=True,
+    sampling=Sampling(seed=0, temperature=0.8, top_k=40),
+)
+SETTINGS = Settings(
+    model="/models/robin",
+    http=HttpOptions(cors_origins=("http://page.example",), send_timeout_s=5),
+    text=TextOptions(max_piece_chars=40),
+)
+
+
+@pytest.fixture
+def model() -> Model:
+    return MODEL
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return SETTINGS
+
+
+@pytest.fixture
+def pipeline() -> FakePipeline:
+    return FakePipeline()
+
+
+@pytest.fixture
+def start_failures() -> list:
+    return []
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics("robin")
+
+
+@pytest.fixture
+def app(settings, model, pipeline, metrics, start_failures):
+    return create_app(settings, Catalog(settings, model), plan_of, pipeline, metrics, start_failures.append)
+
+
+@pytest.fixture
+async def client(app) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@asynccontextmanager
+async def listening(app) -> AsyncIterator[int]:
+    """A real server for the application on a free loopback port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture
+async def port(app) -> AsyncIterator[int]:
+    async with listening(app) as port:
+        yield port
+
+
+@pytest.fixture
+async def live(port) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def ask():
+    """A body for the speech route: a plain request with these fields over it."""
+
+    def body(**fields) -> dict:
+        return {"model": "tts-1", "voice": "alloy", "input": "Hello."} | fields
+
+    return body

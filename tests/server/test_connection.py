@@ -1,0 +1,170 @@
+"""The speech route over a real socket: streaming, clients that leave, clients that read slowly, bodies cut off."""
+
+import asyncio
+import json
+import logging
+
+import httpx
+import pytest
+
+from duotone.server.config import HttpOptions, Settings
+from duotone.stages.errors import QueueFull, StageFailed
+
+from .fake_pipeline import spoken
+
+SPEECH = "/v1/audio/speech"
+DEADLINE_S = 10
+LONG = "a" * 4000
+LONG_BYTES = len(spoken(LONG))
+
+
+async def raw_request(port: int, body: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent a request and read nothing."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+    content = json.dumps(body).encode()
+    writer.write(
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(content)}\r\n\r\n".encode()
+        + content
+    )
+    await writer.drain()
+    return reader, writer
+
+
+async def keep(answer: httpx.Response, received: list[bytes]) -> None:
+    """Read an answer to its end, keeping what came before a failure."""
+    async for chunk in answer.aiter_raw():
+        received.append(chunk)
+
+
+async def cancellation(pipeline) -> None:
+    """Wait until the pipeline is told to stop a piece."""
+    async with asyncio.timeout(DEADLINE_S):
+        await pipeline.cancellations.acquire()
+
+
+async def test_samples_arrive_while_more_are_made(live, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(1)
+    async with live.stream("POST", SPEECH, json=ask(response_format="pcm")) as answer:
+        chunks = answer.aiter_bytes(len(spoken("H")))
+        assert await anext(chunks) == spoken("H")
+        assert pipeline.made_chunks == 1
+        pipeline.gate.release()
+        assert await anext(chunks) == spoken("e")
+        for _ in "llo. ":
+            pipeline.gate.release()
+        assert b"".join([chunk async for chunk in chunks]) == spoken("llo.")
+
+
+async def test_the_status_waits_for_the_first_samples(port, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(0)
+    reader, writer = await raw_request(port, ask())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.readline(), 0.2)
+    pipeline.gate.release()
+    assert (await asyncio.wait_for(reader.readline(), DEADLINE_S)).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": False}, {"stream_format": "sse"}])
+async def test_a_client_that_leaves_before_the_first_samples_stops_the_work(port, ask, pipeline, fields):
+    pipeline.gate = asyncio.Semaphore(0)
+    _, writer = await raw_request(port, ask(**fields))
+    async with asyncio.timeout(DEADLINE_S):
+        while not pipeline.streams:  # noqa: ASYNC110  (the server's task has no event to wait for)
+            await asyncio.sleep(0.01)
+    writer.close()
+    await cancellation(pipeline)
+    assert pipeline.made_chunks == 0
+
+
+async def test_a_client_that_leaves_a_complete_answer_stops_the_work(port, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(3)
+    _, writer = await raw_request(port, ask(stream=False))
+    async with asyncio.timeout(DEADLINE_S):
+        while pipeline.made_chunks < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    writer.close()
+    await cancellation(pipeline)
+    assert pipeline.made_chunks == 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}])
+async def test_a_client_that_leaves_after_a_kilobyte_stops_the_work_while_no_samples_come(port, ask, pipeline, fields):
+    pipeline.gate = asyncio.Semaphore(1)
+    reader, writer = await raw_request(port, ask(**fields))
+    await asyncio.wait_for(reader.readexactly(1000), DEADLINE_S)
+    writer.close()
+    await cancellation(pipeline)
+    assert pipeline.made_chunks == 1
+
+
+async def test_leaving_stops_the_piece_that_is_made_ahead_too(port, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(1)
+    text = "The first sentence of the text is here. The second one that follows. And a third one there is."
+    reader, writer = await raw_request(port, ask(input=text))
+    await asyncio.wait_for(reader.readexactly(1000), DEADLINE_S)
+    writer.close()
+    await cancellation(pipeline)
+    await cancellation(pipeline)
+    assert [stream.cancelled for stream in pipeline.streams] == [True, True]
+
+
+async def test_fifty_that_leave_are_nothing_to_the_next(port, live, ask, pipeline):
+    for _ in range(50):
+        reader, writer = await raw_request(port, ask(input=LONG[:2000], response_format="pcm"))
+        await asyncio.wait_for(reader.readexactly(1000), DEADLINE_S)
+        writer.transport.abort()
+    async with asyncio.timeout(DEADLINE_S):
+        while any(stream.running for stream in pipeline.streams):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert pipeline.made_chunks < 50 * 2000
+    assert (await live.post(SPEECH, json=ask(response_format="pcm"))).content == spoken("Hello.")
+
+
+async def test_a_failure_after_the_first_samples_cuts_the_body_off(live, ask, pipeline, caplog):
+    pipeline.fail_after, pipeline.failure = 3, StageFailed("the talker died")
+    received = []
+    async with live.stream("POST", SPEECH, json=ask(response_format="pcm")) as answer:
+        assert answer.status_code == 200
+        with pytest.raises(httpx.RemoteProtocolError), caplog.at_level(logging.ERROR):
+            await keep(answer, received)
+    assert b"".join(received) == spoken("Hel")
+    assert "the talker died" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_piece_that_the_queue_has_no_room_for_is_tried_again(live, ask, pipeline):
+    pipeline.refusals = [None, QueueFull("full", 1), QueueFull("full", 1)]
+    text = "The first sentence of the text. The second one that follows."
+    answer = await live.post(SPEECH, json=ask(input=text, response_format="pcm"))
+    assert answer.content == spoken("The first sentence of the text.The second one that follows.")
+
+
+async def test_a_client_that_reads_nothing_is_held_back_and_slows_nobody(port, live, ask, pipeline):
+    reader, writer = await raw_request(port, ask(input=LONG, response_format="pcm"))
+    async with asyncio.timeout(DEADLINE_S):
+        before = -1
+        while pipeline.made_chunks != before:
+            before = pipeline.made_chunks
+            await asyncio.sleep(0.2)
+    # What the kernel's socket buffers take (a few megabytes on loopback) is all that was made of 15 MB.
+    assert pipeline.made_chunks * len(spoken("a")) < LONG_BYTES / 2
+    assert (await live.post(SPEECH, json=ask(response_format="pcm"))).content == spoken("Hello.")
+    received = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while received < LONG_BYTES:
+            received += len(await reader.read(1 << 20))
+    writer.close()
+
+
+class TestSendTimeout:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(model="/models/robin", http=HttpOptions(send_timeout_s=0.3))
+
+    async def test_a_client_that_takes_nothing_for_too_long_is_given_up(self, port, ask, pipeline):
+        _, writer = await raw_request(port, ask(input=LONG, response_format="pcm"))
+        await cancellation(pipeline)
+        assert pipeline.made_chunks < len(LONG)
+        writer.close()
