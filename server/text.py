@@ -38,6 +38,8 @@ _CLOSERS = "\"'”’»)\\]」』）"
 _SENTENCE_END = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s)|[。！？]+[{_CLOSERS}]*|\n\n")
 _CLAUSE_END = re.compile(rf"[,;:][{_CLOSERS}]*(?=\s)|[，；：、]|(?= [–—-]\s)|—(?=\S)|\n")
 _WORD_END = re.compile(r"(?=\s)")
+_LOOK_AHEAD_CHARS = 3
+"""What a border needs to see of the text behind it."""
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'“‘])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$",
     re.IGNORECASE,
@@ -104,17 +106,15 @@ def cut(text: str, max_chars: int) -> list[str]:
     """
     pieces, start = [], 0
     while len(text) - start > max_chars:
-        # One character more than fits: a border may need to see the white space behind the last one.
-        end = start + _last_border(text[start : start + max_chars + 1])
+        end = start + _last_border(text[start : start + max_chars + _LOOK_AHEAD_CHARS], max_chars)
         pieces.append(text[start:end])
         start = end
     pieces.append(text[start:])
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
 
 
-def _last_border(window: str) -> int:
-    """Where to cut a window whose last character does not fit: an index that is neither 0 nor beyond that character."""
-    fits = len(window) - 1
+def _last_border(window: str, fits: int) -> int:
+    """Where to cut a window of which only the first `fits` characters fit: an index from 1 to `fits`."""
     sentences = [match.end() for match in _SENTENCE_END.finditer(window) if not _abbreviates(window, match.end())]
     clauses = [match.end() for match in _CLAUSE_END.finditer(window)]
     words = [match.start() for match in _WORD_END.finditer(window)]
