@@ -26,9 +26,8 @@ class VllmOptions(Options):
 
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of the device's memory that vLLM takes")
     max_num_batched_tokens: int = Field(2048, ge=16, description="prompt positions and frames computed in one step")
-    num_gpu_blocks: int | None = Field(
-        None, ge=2, description="key/value blocks of 16 positions; else what memory holds"
-    )
+    block_size: int | None = Field(None, ge=16, description="positions of a key/value block; by default vLLM's choice")
+    num_gpu_blocks: int | None = Field(None, ge=2, description="key/value blocks; by default what the memory holds")
     load_format: Literal["safetensors", "dummy"] = Field("safetensors", description="dummy: random weights, to measure")
     enforce_eager: bool = Field(False, description="neither compile nor capture CUDA graphs: starts fast, runs slowly")
     async_scheduling: bool = Field(True, description="plan a step while the one before runs")
