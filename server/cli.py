@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from .. import __version__
 from ..stages.errors import DuotoneError
@@ -110,5 +111,5 @@ def _settings(profile: str | None, named: Mapping[str, object], assignments: lis
 
 
 def _refusal(error: DuotoneError) -> typer.Exit:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {error}", highlight=False)
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
     return typer.Exit(EXIT_ERROR)

@@ -1,0 +1,64 @@
+"""The command line: quick help, and one readable line for what is wrong."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from duotone import __version__
+from duotone.server.cli import app
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def test_the_version_is_told():
+    assert run("--version").output == f"duotone {__version__}\n"
+
+
+def test_help_names_the_commands():
+    output = run("--help").output
+    assert "serve" in output
+    assert "say" in output
+
+
+def test_the_command_line_loads_nothing_heavy():
+    code = "import sys, duotone.server.cli; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "typer" in loaded
+    assert not loaded & {"torch", "numpy", "fastapi", "starlette", "uvicorn", "zmq", "tokenizers", "huggingface_hub"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["serve", "/nowhere/[red]"], ["error: /nowhere/[red]: there is no such directory"]),
+        (["serve", "--port", "70000"], ["command line: http.port: Input should be less than or equal to 65535"]),
+        (["serve", "--log-level", "loud"], ["command line: log_level: Input should be 'debug', 'info', "]),
+        (["serve", "--set", "http.prot=1"], ["error: command line: http.prot: unknown key"]),
+        (["serve", "--set", "port"], ["error: command line: --set port: expected KEY=VALUE"]),
+        (["serve", "--config", "/none.yaml"], ["error: /none.yaml: cannot be read: "]),
+        (["serve", "--set", "a=1", "--set", "b=1"], ["command line: a: unknown key", "command line: b: unknown key"]),
+        (["say", "hi", "-o", "hi.doc"], ["error: hi.doc: cannot write this format"]),
+        (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
+        (["say", "hi", "-o", "hi.wav", "--seed", "-1"], ["error: seed: Input should be greater than or equal to 0"]),
+        (["say", "hi", "-o", "hi.wav", "--model", "/none"], ["error: /none: there is no such directory"]),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line_each(arguments, lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == len(lines)
+    assert all(line in result.stderr for line in lines)
+    assert "Traceback" not in result.output
+
+
+def test_a_flag_stands_over_an_assignment():
+    assert run("serve", "/none", "--set", "http.port=70001", "--port", "8000").stderr == (
+        "error: /none: there is no such directory\n"
+    )

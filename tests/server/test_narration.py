@@ -1,0 +1,83 @@
+"""Pieces of one text: in order, without a gap, never more than one ahead."""
+
+import asyncio
+
+import pytest
+
+from duotone.server.catalog import Catalog
+from duotone.server.narration import Narrator
+from duotone.server.protocol import SpeechRequest
+from duotone.stages.errors import QueueFull, StageFailed
+
+from .fake_pipeline import plan_of, spoken
+
+THREE = "The first sentence is the longest one. The second is not as long as it. And here the third."
+PIECES = ["The first sentence is the longest one.", "The second is not as long as it.", "And here the third."]
+
+
+@pytest.fixture
+def narrate(settings, model, pipeline):
+    narrator = Narrator(settings, Catalog(settings, model), plan_of, pipeline)
+    return lambda **fields: narrator.begin("r", SpeechRequest(model="robin", **{"input": THREE} | fields))
+
+
+def submitted(pipeline) -> list[str]:
+    return [stream.text for stream in pipeline.streams]
+
+
+async def test_a_piece_is_submitted_when_the_one_before_is_heard(narrate, pipeline):
+    narration = narrate()
+    assert submitted(pipeline) == PIECES[:1]
+    await anext(narration)
+    assert submitted(pipeline) == PIECES[:2]
+    for _ in PIECES[0][1:]:
+        await anext(narration)
+    assert submitted(pipeline) == PIECES[:2]
+    assert await anext(narration) == spoken(PIECES[1][0])
+    assert submitted(pipeline) == PIECES
+
+
+async def test_a_later_piece_that_the_queue_never_takes_fails_the_answer(narrate, pipeline):
+    pipeline.refusals = [None, *[QueueFull("full", 1)] * 100]
+    narration = narrate()
+    for sign in PIECES[0]:
+        assert await anext(narration) == spoken(sign)
+    with pytest.raises(QueueFull):
+        await anext(narration)
+
+
+async def test_leaving_the_context_cancels_every_piece(narrate, pipeline):
+    with narrate() as narration:
+        await anext(narration)
+    assert [stream.cancelled for stream in pipeline.streams] == [True, True]
+    with pytest.raises(StopAsyncIteration):
+        await anext(narration)
+
+
+async def test_a_failure_of_a_piece_is_raised_and_the_next_one_cancelled(narrate, pipeline):
+    pipeline.fail_after, pipeline.failure = 2, StageFailed("the talker died")
+    with pytest.raises(StageFailed), narrate() as narration:
+        [samples async for samples in narration]
+    assert [stream.cancelled for stream in pipeline.streams] == [True, True]
+
+
+async def test_usage_counts_the_prompts_and_the_frames_that_were_heard(narrate):
+    narration = narrate(max_new_frames=50)
+    [samples async for samples in narration]
+    # Three prompts of 7 positions: the last was read ahead while the second was heard.
+    assert (narration.usage.input_tokens, narration.usage.output_tokens, narration.usage.total_tokens) == (21, 50, 71)
+
+
+async def test_silence_takes_no_work_and_counts_nothing(narrate, pipeline):
+    narration = narrate(input="...")
+    assert [samples async for samples in narration] == [bytes(2 * 4800)]
+    assert pipeline.streams == []
+    assert narration.usage.total_tokens == 0
+
+
+async def test_waiting_for_samples_can_be_cancelled(narrate, pipeline):
+    pipeline.gate = asyncio.Semaphore(0)
+    with pytest.raises(TimeoutError), narrate() as narration:
+        async with asyncio.timeout(0.05):
+            await anext(narration)
+    assert pipeline.streams[0].cancelled
