@@ -19,4 +19,7 @@ def next_chunk_frames(pending: int, lead_s: float, first: bool, complete: bool, 
         return min(pending, max_chunk_frames)
     # Half the lead is spent on collecting frames, the other half is left for decoding them.
     worthwhile = max(1, min(max_chunk_frames, int(lead_s / FRAME_S / 2)))
-    return min(pending, max_chunk_frames) if pending >= worthwhile else 0
+    if pending < worthwhile:
+        return 0
+    # Code2Wav decodes powers of two; a rest is cheaper as part of the next chunk than as a step of its own.
+    return 1 << (min(pending, max_chunk_frames).bit_length() - 1)
