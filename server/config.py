@@ -35,7 +35,7 @@ class HttpOptions(Options):
     port: int = Field(8000, ge=0, le=65_535, description="0 takes any free port")
     cors_origins: tuple[str, ...] = Field((), description="origins whose pages may call the server; `*` for all")
     max_body_bytes: int = Field(1 << 20, ge=1024, description="larger request bodies are answered 413")
-    send_timeout_s: float = Field(30.0, gt=0, description="a client that takes nothing for so long is given up")
+    send_timeout_s: float = Field(60.0, gt=0, description="a client that takes nothing for so long is given up")
     drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
 
 

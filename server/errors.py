@@ -97,7 +97,8 @@ async def answer_error(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     elif isinstance(error, NotReady):
         headers["Retry-After"] = str(RETRY_NOT_READY_S)
-    log.info("%s %s: %d: %s", request.method, request.url.path, answer.status, error)
+    level = logging.WARNING if answer.status >= 500 else logging.INFO
+    log.log(level, "%s %s: %d: %s", request.method, request.url.path, answer.status, error)
     return JSONResponse(envelope(error).model_dump(), answer.status, headers)
 
 

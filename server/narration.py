@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from ..stages.errors import QueueFull, RequestError
+from ..stages.errors import NotReady, QueueFull, RequestError
 from ..stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .audio import SAMPLE_BYTES
 from .catalog import Catalog
@@ -83,43 +83,45 @@ class Narrator:
     def begin(self, request_id: str, request: SpeechRequest) -> "Narration":
         """Submit the first piece of a request. Raises RequestError (QueueFull, ModelNotFound), NotReady."""
         self._catalog.check_model(request.model)
-        if len(request.input) > self._settings.max_input_chars:
-            raise RequestError(
-                f"the text has {len(request.input)} characters, more than {self._settings.max_input_chars}", "input"
-            )
+        for field, text in (("input", request.input), ("instructions", request.instructions or "")):
+            if len(text) > self._settings.max_input_chars:
+                most = self._settings.max_input_chars
+                raise RequestError(f"{field} has {len(text)} characters, more than {most}", field)
         voice = self._catalog.voice(request.voice)
         language = self._catalog.language(request.language)
         instructions = self._catalog.instructions(request.instructions)
         seed = secrets.randbelow(MAX_SEED) if request.seed is None else request.seed
-        pieces = [
-            Piece(
-                self._planner(
-                    text,
-                    language=language,
-                    speaker=voice,
-                    instruction=instructions,
-                    non_streaming=request.non_streaming_mode,
-                ),
-                self._sampling(request, text, piece_seed(seed, index)),
+        pieces = []
+        for index, text in enumerate(speakable_pieces(request.input, self._settings.text)):
+            plan = self._planner(
+                text,
+                language=language,
+                speaker=voice,
+                instruction=instructions,
+                non_streaming=request.non_streaming_mode,
             )
-            for index, text in enumerate(speakable_pieces(request.input, self._settings.text))
-        ]
+            most_frames = self._most_frames(text, plan)
+            pieces.append(Piece(plan, self._sampling(request, piece_seed(seed, index), most_frames)))
         silence = bytes(SAMPLE_BYTES * round(self._settings.text.silence_s * SAMPLE_RATE))
         return Narration(self._pipeline, request_id, pieces, request.max_new_frames, silence)
 
-    def _sampling(self, request: SpeechRequest, text: str, seed: int) -> Sampling:
-        """The checkpoint's sampling with what the request sets, and an end to a voice that babbles on."""
+    def _most_frames(self, text: str, plan: PromptPlan) -> int:
+        """Frames of a piece where the request sets no limit: an end to a voice that babbles on, within what fits."""
+        front = self._settings.text
+        return min(
+            front.frames_base + front.frames_per_char * len(text),
+            self._catalog.model.sampling.max_new_frames,
+            self._settings.pipeline.talker.max_positions - plan.positions,
+        )
+
+    def _sampling(self, request: SpeechRequest, seed: int, most_frames: int) -> Sampling:
+        """The checkpoint's sampling with what the request sets; `most_frames` holds where it sets no limit."""
         defaults = self._catalog.model.sampling
         given = request.model_dump(include=_SAMPLING_FIELDS, exclude_none=True)
         if request.temperature == 0:
             given["subtalker_temperature"] = 0.0
-        front = self._settings.text
         least = defaults.min_new_frames if request.min_new_frames is None else request.min_new_frames
-        if request.max_new_frames is None:
-            guard = front.frames_base + front.frames_per_char * len(text)
-            most = max(least, min(defaults.max_new_frames, guard))
-        else:
-            most = request.max_new_frames
+        most = max(least, most_frames) if request.max_new_frames is None else request.max_new_frames
         return msgspec.structs.replace(
             defaults, seed=seed, min_new_frames=min(least, most), max_new_frames=most, **given
         )
@@ -214,7 +216,7 @@ class Narration:
         if self._ahead is None:
             try:
                 self._ahead = self._submit()
-            except QueueFull:
+            except (QueueFull, NotReady):
                 return  # Nothing is lost yet: the next samples of the current piece bring the next try.
 
     def _within_limit(self, samples: bytes) -> bytes:

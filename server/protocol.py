@@ -40,8 +40,10 @@ def _voice_name(value: object) -> object:
 
 def _valid_unicode(text: str) -> str:
     """JSON can escape half a surrogate pair, which is no character and which nothing can encode."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("holds half of a surrogate pair, which is no character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no character") from None
     return text
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import soundfile
 import uvicorn
 from pydantic import ValidationError
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..profiling.metrics import Metrics
@@ -25,6 +26,7 @@ from ..stages.talker.prompt import build_plan
 from ..stages.talker.tokenizer import Tokenizer
 from ..stages.types import SAMPLE_RATE
 from .app import create_app
+from .audio import SAMPLE_BYTES
 from .catalog import Catalog, Model, served_name
 from .config import Settings
 from .narration import Narrator, Planner
@@ -126,7 +128,7 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
         raise ConfigurationError(f"{out}: cannot write this format; .wav and .flac are always there")
     service = assemble(settings)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting the pipeline")
         try:
             await service.pipeline.start()
@@ -134,11 +136,11 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
             chunks = []
             with narrator.begin("say", request) as narration:
                 async for samples in narration:
-                    chunks.append(np.frombuffer(samples, "<i2"))
-                    spoken_s = sum(map(len, chunks)) / SAMPLE_RATE
+                    chunks.append(samples)
+                    spoken_s = sum(map(len, chunks)) / SAMPLE_BYTES / SAMPLE_RATE
                     progress.update(task, description=f"speaking: {spoken_s:.1f} s")
         finally:
             await service.pipeline.stop(drain_s=0)
-    audio = np.concatenate(chunks)
+    audio = np.frombuffer(b"".join(chunks), "<i2")
     soundfile.write(out, audio, SAMPLE_RATE)
     return len(audio) / SAMPLE_RATE

@@ -41,9 +41,11 @@ _WORD_END = re.compile(r"(?=\s)")
 _LOOK_AHEAD_CHARS = 3
 """What a border needs to see of the text behind it."""
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(\"'“‘])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$",
+    r"(?:^|[\s(\"'“‘])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$"
+    r"|(?:^|\n)\d{1,3}\.$",
     re.IGNORECASE,
 )
+"""Where a full stop ends no sentence; the number of a list's item is one of them."""
 _ABBREVIATION_CHARS = 12
 """Longer than any abbreviation with the character before it."""
 

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 SPEECH = "/v1/audio/speech"
 HUGE = 2**63
@@ -20,6 +22,7 @@ REFUSED = [
     ("voice", "\ud83d"),
     ("input", "half a pair \ud83d"),
     ("instructions", 5),
+    ("instructions", "x" * 5000),
     ("instructions", "\udc00"),
     ("response_format", "ogg"),
     ("response_format", ""),
@@ -130,6 +133,23 @@ async def test_every_wrong_field_is_told_at_once(client, ask):
     assert error["message"] == (
         "speed: Input should be a valid number; top_k: Input should be greater than or equal to 0"
     )
+
+
+ANY_VALUE = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just("x" * 5000)),
+    *(st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["id", "x"]), st.text(), max_size=2)),
+    *map(st.just, ("wav", "sse", "auto", "alloy", "tts-1")),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(fields=st.dictionaries(st.sampled_from([*OPTIONAL, "model", "input"]), ANY_VALUE, max_size=4))
+async def test_no_body_at_all_breaks_the_server(client, ask, fields):
+    content = json.dumps(ask(**fields))
+    answer = await client.post(SPEECH, content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (200, 400, 404)
+    if answer.status_code != 200:
+        assert answer.json()["error"]["param"] in fields
 
 
 @pytest.mark.parametrize(

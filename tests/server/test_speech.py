@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from duotone.server.config import Settings
 from duotone.server.narration import piece_seed
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
+from duotone.stages.pipeline import PipelineOptions, TalkerOptions
 from duotone.stages.types import SAMPLES_PER_FRAME
 
 from .fake_pipeline import spoken
@@ -72,6 +74,17 @@ async def test_temperature_0_is_greedy_in_the_code_predictor_too(client, ask, pi
 async def test_without_a_limit_the_text_s_length_gives_one(client, ask, pipeline):
     await client.post(SPEECH, json=ask(input="Hello."))
     assert pipeline.streams[0].sampling.max_new_frames == 50 + 8 * len("Hello.")
+
+
+class TestShortContext:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(pipeline=PipelineOptions(talker=TalkerOptions(max_positions=64)))
+
+    async def test_that_limit_leaves_room_for_the_prompt(self, client, ask, pipeline):
+        await client.post(SPEECH, json=ask(input="a" * 170))
+        positions = 170 * 4 // 68  # the fake's plans hold four bytes a character, a row has 68
+        assert pipeline.streams[0].sampling.max_new_frames == 64 - positions
 
 
 async def test_a_least_number_of_frames_lifts_the_limit_that_the_text_gives(client, ask, pipeline):

@@ -116,6 +116,7 @@ def test_a_paragraph_is_closed_before_the_next_one():
         ("Pneumonoultramicroscopic word", ["Pneumonoultramicrosc", "opic word"]),
         ("It costs 3.14 or 2,718 in all", ["It costs 3.14 or", "2,718 in all"]),
         ("I met Dr. Who. He is a doctor.", ["I met Dr. Who.", "He is a doctor."]),
+        ("Two things:\n1. the first\n2. no", ["Two things:", "1. the first 2. no"]),
         ("By J. R. Smith and others", ["By J. R. Smith and", "others"]),
         ("一二三四五。六七八九十一二三四五六七八九十。", ["一二三四五。", "六七八九十一二三四五六七八九十。"]),
         ("一二三四五，六七八九十一二三四五六七八九十。", ["一二三四五，", "六七八九十一二三四五六七八九十。"]),
