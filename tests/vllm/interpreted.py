@@ -1,6 +1,6 @@
 """Model Runner V2 on a machine without a GPU: Triton's interpreter runs its kernels. For functional tests alone.
 
-Four mends, for vLLM 0.29 and Triton 3.6 to 3.9. Call `install` before anything imports vllm.
+Five mends, for vLLM 0.29 and Triton 3.6 to 3.9. Call `install` before anything imports vllm.
 """
 
 import os
@@ -24,6 +24,7 @@ def install() -> None:
     _claim_triton()
     _mend_sampling()
     _mend_argmax()
+    _keep_async_scheduling()
 
 
 def _claim_triton() -> None:
@@ -56,3 +57,17 @@ def _mend_argmax() -> None:
         return min_max(self, values, val_reduce_op, argmax if idx_reduce_op is np.nanargmax else idx_reduce_op)
 
     ReduceOps.min_max = patched
+
+
+def _keep_async_scheduling() -> None:
+    """vLLM turns it off on CPUs, where it gains nothing; what it does to requests is worth testing."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config
+
+    def patched(vllm_config) -> None:
+        wanted = vllm_config.scheduler_config.async_scheduling
+        check(vllm_config)
+        vllm_config.scheduler_config.async_scheduling = wanted
+
+    CpuPlatform.check_and_update_config = staticmethod(patched)

@@ -1,0 +1,106 @@
+"""Golden cases as requests, and driving an engine with them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from duotone.stages.checkpoint import read_checkpoint
+from duotone.stages.engine import Engine
+from duotone.stages.messages import Frames, Speak
+from duotone.stages.talker.prompt import build_plan
+from duotone.stages.talker.tokenizer import Tokenizer
+from duotone.stages.types import PromptPlan, Sampling
+
+GREEDY = Sampling(seed=0, temperature=0.0, subtalker_temperature=0.0, repetition_penalty=1.0, max_new_frames=23)
+Codes = npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """A request of the reference and the codes that it got, int16 [frames, 16]."""
+
+    plan: PromptPlan
+    sampling: Sampling
+    codes: Codes
+
+
+def golden_cases(kind: Path) -> list[GoldenCase]:
+    """The text cases of a folder under tests/golden."""
+    checkpoint = read_checkpoint(kind / "checkpoint")
+    tokenizer = Tokenizer(checkpoint)
+    cases = []
+    for case in json.loads((kind / "cases.json").read_text())["cases"]:
+        if "text" not in case:
+            continue
+        plan = build_plan(
+            checkpoint,
+            tokenizer,
+            case["text"],
+            language=case["language"],
+            speaker=case.get("speaker"),
+            instruction=case.get("instruct"),
+            non_streaming=case["non_streaming_mode"],
+        )
+        sampling = Sampling(
+            seed=0,
+            temperature=0.0,
+            subtalker_temperature=0.0,
+            repetition_penalty=case["repetition_penalty"],
+            max_new_frames=23,
+        )
+        with np.load(kind / f"{case['name']}.npz") as arrays:
+            cases.append(GoldenCase(plan, sampling, arrays["codes"].astype(np.int16)))
+    return cases
+
+
+@dataclass
+class Talk:
+    """What came out of an engine: codes by request key, reasons of those that ended, steps taken."""
+
+    frames: dict[int, list[Codes]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    steps: int = 0
+
+    def codes(self, key: int) -> Codes:
+        """Int16 [frames, 16]."""
+        return np.array(self.frames.get(key, []), np.int16).reshape(-1, 16)
+
+
+def talk(
+    engine: Engine,
+    requests: Mapping[int, Speak],
+    joins: Callable[[int], int] = lambda key: 0,
+    each_step: Callable[[Talk], None] = lambda talk: None,
+) -> Talk:
+    """Speak all requests, each before the step that `joins` gives for its key, until the engine has nothing left to do."""
+    waiting = sorted(requests, key=joins)
+    result = Talk()
+    while waiting or engine.has_work():
+        while waiting and (joins(waiting[0]) <= result.steps or not engine.has_work()):
+            engine.accept(requests[waiting.pop(0)])
+        event = engine.step()
+        result.steps += 1
+        if event is not None:
+            assert isinstance(event, Frames)
+            for key, codes in zip(event.keys, np.frombuffer(event.codes, "<i2").reshape(-1, 16), strict=True):
+                assert key not in result.reasons, "a frame behind the end"
+                result.frames.setdefault(key, []).append(codes)
+            result.reasons |= {ended.key: ended.reason for ended in event.ended}
+        each_step(result)
+    return result
+
+
+def speak(key: int, case: GoldenCase) -> Speak:
+    """The golden request under a key of the caller's."""
+    return Speak(key, case.plan, case.sampling)
+
+
+def assert_golden(result: Talk, cases: Sequence[GoldenCase]) -> None:
+    """The request of key i got the codes of case i, and ended as it did."""
+    for key, case in enumerate(cases):
+        np.testing.assert_array_equal(result.codes(key), case.codes, err_msg=f"case {key}")
+        assert result.reasons[key] == ("length" if len(case.codes) == GREEDY.max_new_frames else "stop")

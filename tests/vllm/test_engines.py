@@ -1,0 +1,35 @@
+"""Engines of their own: prompts prefilled whole, and a key/value cache too small for its requests."""
+
+import pytest
+
+from ..golden_outputs import GOLDEN
+from .conftest import started
+from .talking import assert_golden, golden_cases, speak, talk
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def test_golden_codes_of_prompts_prefilled_whole():
+    cases = golden_cases(GOLDEN / "voice_design")
+    with started(GOLDEN / "voice_design" / "checkpoint") as engine:
+        result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
+    assert_golden(result, cases)
+
+
+def test_golden_codes_of_requests_preempted_for_want_of_cache(monkeypatch):
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    cases = golden_cases(GOLDEN / "custom_voice")
+    preempted = []
+    preempt = Scheduler._preempt_request
+
+    def counted(self, request, *args, **kwargs):
+        preempted.append(request.num_output_tokens)
+        preempt(self, request, *args, **kwargs)
+
+    monkeypatch.setattr(Scheduler, "_preempt_request", counted)
+    with started(GOLDEN / "custom_voice" / "checkpoint", num_gpu_blocks=14) as engine:
+        result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
+    assert len(preempted) >= 3
+    assert max(preempted) > 2, "nothing was rebuilt from frames"
+    assert_golden(result, cases)
