@@ -35,6 +35,11 @@ class CodePredictor(nn.Module):
         if predictor.hidden_size != config.hidden_size:
             self.small_to_mtp_projection = nn.Linear(config.hidden_size, predictor.hidden_size)
 
+    @property
+    def projection(self) -> nn.Linear | None:
+        """`small_to_mtp_projection`; None where the sizes agree, and none is stored."""
+        return self.small_to_mtp_projection if isinstance(self.small_to_mtp_projection, nn.Linear) else None
+
     def embedding_tables(self) -> Tensor:
         """[15, entries, talker hidden]: the embeddings of codebooks 1 … 15."""
         return torch.stack([table.weight for table in self.model.codec_embedding if isinstance(table, nn.Embedding)])

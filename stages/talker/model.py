@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..architecture import TalkerConfig
+from ..checkpoint import Checkpoint
 from ..types import CODEBOOKS
 from .code_predictor import CodePredictor
 from .decoder import Attend, Decoder, Rope, causal
@@ -36,7 +37,7 @@ class TextProjection(nn.Module):
 
 
 class Talker(nn.Module):
-    """The whole Talker. Loading a checkpoint is `load_state_dict` of its `talker.*` tensors without the prefix."""
+    """The whole Talker."""
 
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
@@ -45,6 +46,15 @@ class Talker(nn.Module):
         self.text_projection = TextProjection(config)
         self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.code_predictor = CodePredictor(config)
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> "Talker":
+        """The Talker of a checked checkpoint, for inference. Raises CheckpointError."""
+        with torch.device("meta"):  # no time is spent on weights that are replaced at once
+            talker = cls(checkpoint.talker)
+        tensors = checkpoint.weights.load((PREFIX + name for name in talker.state_dict()), dtype, str(device))
+        talker.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, assign=True)
+        return talker.requires_grad_(False)
 
     def embed_text(self, text_ids: Tensor) -> Tensor:
         """Text terms, [..., hidden], of integer ids [...]."""

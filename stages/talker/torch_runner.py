@@ -1,0 +1,113 @@
+"""What the torch engine computes: prompts and steps of the backbone over key/value buffers, and whole frames.
+
+Both parts keep sequences apart in every operation, so that a sequence's numbers are the same alone and in any batch
+(`per_sequence` says why that takes care): attention over buffers of different length is done sequence by sequence, and
+the frames of a batch, which all have 16 positions, together.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..architecture import TalkerConfig, TransformerConfig
+from ..types import CODEBOOKS
+from .decoder import Attend, Rope, causal
+from .sampling import DrawRows
+from .torch_weights import TalkerWeights
+
+
+class BackboneRunner:
+    """The backbone over static key/value buffers, one slot a request: [layers, slots, kv_heads, positions, head_dim].
+
+    The memory of a position is taken when it is first written; what a slot holds of an earlier request is never read.
+    """
+
+    def __init__(self, config: TalkerConfig, weights: TalkerWeights, slots: int, max_positions: int) -> None:
+        self.weights = weights
+        device, dtype = weights.code_table.device, weights.code_table.dtype
+        self._rope = Rope.table(config, max_positions).to(device, dtype)
+        shape = (config.num_hidden_layers, slots, config.num_key_value_heads, max_positions, config.head_dim)
+        self._keys = torch.empty(shape, device=device, dtype=dtype)
+        self._values = torch.empty(shape, device=device, dtype=dtype)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What the key/value buffers take when every position of every slot has been used."""
+        return self._keys.nbytes + self._values.nbytes
+
+    def prefill(self, slot: int, inputs: Tensor) -> Tensor:
+        """The hidden state after a prompt, [1, 1, hidden]; `inputs` is [1, positions, hidden]."""
+        positions = inputs.shape[1]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._keys[layer, slot, :, :positions] = k[0]
+            self._values[layer, slot, :, :positions] = v[0]
+            return causal(layer, q, k, v)
+
+        hidden = self.weights.backbone.decode(inputs, self._rope.at(slice(positions)), attend, self.weights.linear)
+        return hidden[:, -1:]
+
+    def decode(self, slots: list[int], positions: list[int], inputs: Tensor) -> Tensor:
+        """The hidden states of one more position in each of `slots`, [rows, 1, hidden]; `inputs` has the same shape."""
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._keys[layer], self._values[layer]
+            rows: list[Tensor] = []
+            for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+                keys[slot, :, position] = k[row, :, 0]
+                values[slot, :, position] = v[row, :, 0]
+                seen = slice(slot, slot + 1), slice(None), slice(position + 1)
+                rows.append(_attention(q[row : row + 1], keys[seen], values[seen]))
+            return torch.cat(rows)
+
+        rope = self._rope.at(torch.tensor(positions, device=inputs.device)[:, None])
+        return self.weights.backbone.decode(inputs, rope, attend, self.weights.linear)
+
+
+class FrameRunner:
+    """The code predictor: completes frames, each over 16 fresh positions."""
+
+    def __init__(self, config: TransformerConfig, weights: TalkerWeights, slots: int) -> None:
+        self.weights = weights
+        shape = (config.num_hidden_layers, slots, config.num_key_value_heads, CODEBOOKS, config.head_dim)
+        self._keys = weights.code_table.new_empty(shape)
+        self._values = weights.code_table.new_empty(shape)
+        # Position 0 is the hidden state; it is computed together with position 1, code 0.
+        self._spans = [slice(0, 2), *(slice(book, book + 1) for book in range(2, CODEBOOKS))]
+        self._ropes = [weights.predictor_rope.at(span) for span in self._spans]
+
+    def complete(self, hidden: Tensor, first_codes: Tensor, draw: DrawRows, uniform: Tensor) -> Tensor:
+        """Whole frames, int64 [rows, 16].
+
+        `hidden` is [rows, 1, talker hidden], `first_codes` int64 [rows], `uniform` float32 [rows, 16].
+        """
+        weights = self.weights
+        codes = [first_codes]
+        inputs = torch.cat((weights.project(hidden), self._embed(0, first_codes)), 1)
+        for book, (span, rope) in enumerate(zip(self._spans, self._ropes, strict=True), start=1):
+            attend = self._attend(span, len(first_codes))
+            state = weights.predictor.decode(inputs, rope, attend, weights.linear)[:, -1:]
+            logits = weights.linear(state, weights.predictor_heads[book - 1])[:, 0].float()
+            codes.append(draw(logits, uniform[:, book]))
+            inputs = self._embed(book, codes[book])
+        return torch.stack(codes, 1)
+
+    def _embed(self, book: int, codes: Tensor) -> Tensor:
+        """[rows, 1, predictor hidden]."""
+        return F.embedding(codes, self.weights.predictor_tables[book])[:, None]
+
+    def _attend(self, span: slice, rows: int) -> Attend:
+        """Attention of the positions in `span`, of the first `rows` of the buffers."""
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._keys[layer, :rows], self._values[layer, :rows]
+            keys[:, :, span] = k
+            values[:, :, span] = v
+            return _attention(q, keys[:, :, : span.stop], values[:, :, : span.stop])
+
+        return attend
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of the last positions, causal among themselves when there are several and k and v hold no others."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=q.shape[1] != k.shape[1])

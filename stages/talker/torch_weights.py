@@ -1,0 +1,125 @@
+"""A checkpoint's Talker as the torch engine reads it: fused, folded and laid out for its device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..checkpoint import Checkpoint
+from ..types import CODEBOOKS, NO_CODE, PromptPlan
+from .decoder import DecoderWeights, LayerWeights, Linear, Rope
+from .model import Talker, TextProjection, code_offsets
+from .sampling import drawable_ids
+
+
+def per_sequence(x: Tensor, weight: Tensor) -> Tensor:
+    """The `Linear` of a CPU in float32: each sequence of the batch is a matrix product of its own.
+
+    So a sequence's result cannot depend on the others. In one product over all rows it does: the library picks a kernel
+    by the number of rows, and kernels add up in different orders.
+    """
+    return torch.bmm(x, weight.T.expand(len(x), -1, -1))
+
+
+@dataclass(frozen=True)
+class TalkerWeights:
+    """All that the engine computes with, on one device and in one dtype."""
+
+    linear: Linear
+    backbone: DecoderWeights
+    head: Tensor
+    """[ids, hidden]: the rows of `codec_head` that may be drawn, eos last."""
+    text_embedding: Tensor
+    text_projection: TextProjection
+    code_table: Tensor
+    """[V + 15 · C + 1, hidden]: the embeddings of all codebooks, behind them a row of zeros for NO_CODE."""
+    code_offsets: Tensor
+    """Int64 [16]: the row of `code_table` at which each codebook begins."""
+    predictor: DecoderWeights
+    predictor_projection: nn.Linear | None
+    """`small_to_mtp_projection`; None where the sizes agree."""
+    predictor_tables: tuple[Tensor, ...]
+    """The predictor's inputs, for each of the 16 codebooks [entries, predictor hidden]: embeddings, projected."""
+    predictor_heads: tuple[Tensor, ...]
+    """For codebooks 1 … 15, [C, predictor hidden]."""
+    predictor_rope: Rope
+    """The angles of the 16 positions of a frame."""
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> "TalkerWeights":
+        """Read the tensors of a checked checkpoint. Raises CheckpointError."""
+        talker = Talker.load(checkpoint, device, dtype)
+        exact = device.type == "cpu" and dtype == torch.float32
+        predictor, projection = talker.code_predictor, talker.code_predictor.projection
+        table, offsets = talker.code_table(), code_offsets(checkpoint.talker)
+        inputs = table if projection is None else projection(table)
+        arrange = _columns_first if exact else _as_stored
+        return cls(
+            linear=per_sequence if exact else F.linear,
+            backbone=_arranged(talker.model.weights(), arrange),
+            head=arrange(talker.codec_head.weight[drawable_ids(checkpoint.talker).to(device)]),
+            text_embedding=talker.model.text_embedding.weight,
+            text_projection=talker.text_projection,
+            code_table=table,
+            code_offsets=offsets.to(device),
+            predictor=_arranged(predictor.model.weights(), arrange),
+            predictor_projection=projection,
+            predictor_tables=tuple(inputs[:-1].tensor_split(offsets[1:])),
+            predictor_heads=tuple(arrange(head) for head in predictor.head_weights()),
+            predictor_rope=Rope.table(checkpoint.talker.code_predictor_config, CODEBOOKS).to(device, dtype),
+        )
+
+    def embed_prompt(self, plan: PromptPlan) -> Tensor:
+        """The inputs of a prompt, [1, positions, hidden]."""
+        ids = plan.row_ids()
+        codes = torch.from_numpy(ids[:, 1:].astype(np.int64)).to(self.code_table.device)
+        no_code_row = len(self.code_table) - 1
+        terms = F.embedding(torch.where(codes == NO_CODE, no_code_row, codes + self.code_offsets), self.code_table)
+        inputs = self.embed_text(ids[:, 0].tolist()) + terms.sum(1)
+        if plan.speaker is not None:
+            speaker = torch.from_numpy(np.frombuffer(plan.speaker, "<f4").copy())
+            inputs[plan.speaker_row] += speaker.to(inputs.device, inputs.dtype)
+        return inputs[None]
+
+    def embed_text(self, text_ids: list[int]) -> Tensor:
+        """Text terms, [ids, hidden]."""
+        ids = torch.tensor(text_ids, dtype=torch.int64, device=self.text_embedding.device)
+        terms: Tensor = self.text_projection(F.embedding(ids, self.text_embedding))
+        return terms
+
+    def embed_frames(self, codes: Tensor) -> Tensor:
+        """The code terms of the next inputs, [rows, hidden], of frames, int64 [rows, 16]."""
+        return F.embedding(codes + self.code_offsets, self.code_table).sum(1)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """The Talker's hidden states as the predictor's inputs: [rows, 1, hidden] → [rows, 1, predictor hidden]."""
+        if self.predictor_projection is None:
+            return hidden
+        return self.linear(hidden, self.predictor_projection.weight) + self.predictor_projection.bias
+
+
+def _arranged(weights: DecoderWeights, arrange: Callable[[Tensor], Tensor]) -> DecoderWeights:
+    """The same decoder with its matrices in another layout."""
+    return replace(weights, layers=tuple(_arranged_layer(layer, arrange) for layer in weights.layers))
+
+
+def _arranged_layer(layer: LayerWeights, arrange: Callable[[Tensor], Tensor]) -> LayerWeights:
+    return replace(
+        layer,
+        qkv=arrange(layer.qkv),
+        output=arrange(layer.output),
+        gate_up=arrange(layer.gate_up),
+        down=arrange(layer.down),
+    )
+
+
+def _columns_first(matrix: Tensor) -> Tensor:
+    """The same [out, in], stored column by column: a product with one row is faster so."""
+    return matrix.T.contiguous().T
+
+
+def _as_stored(matrix: Tensor) -> Tensor:
+    return matrix
