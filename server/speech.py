@@ -68,8 +68,7 @@ async def _collect(narration: Narration) -> bytes:
 
 async def audio_chunks(narration: Narration, first: bytes, encoder: Encoder) -> AsyncIterator[bytes]:
     """The encoded answer. Raises what the pipeline raises: the body must then end without its proper end."""
-    yield encoder.start()
-    yield encoder.encode(first)
+    yield encoder.start() + encoder.encode(first)
     async for samples in narration:
         yield encoder.encode(samples)
     yield encoder.finish()
