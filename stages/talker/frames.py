@@ -6,22 +6,26 @@ CUDA graph for each batch size; a batch is padded with rows that write to an idl
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..types import CODEBOOKS, NO_CODE, Sampling
 from .decoder import DecoderWeights, Rope
+from .sampling import Draw
 
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 """splitmix64's finaliser: shift, exclusive or, multiply, three times."""
 _UNIFORM_BITS = 24
+
+Cache = list[tuple[Tensor, Tensor]]
+"""Keys and values of one frame in each layer of the predictor, [rows, kv_heads, 16, head_dim] each."""
 
 
 @dataclass(frozen=True)
@@ -33,37 +37,53 @@ class FrameWeights:
     code_table: Tensor
     """[V + 15 · C + 1, hidden]: the code embeddings of all codebooks, behind them a row of zeros for NO_CODE."""
     code_offsets: Tensor
-    """Int64 [16]: the row of `code_table` at which each codebook begins."""
-    projection: Callable[[Tensor], Tensor]
-    """`small_to_mtp_projection`."""
+    """Int64 [16]: the row of the code tables at which each codebook begins."""
+    projection: nn.Module
+    """`small_to_mtp_projection`, hidden → predictor hidden."""
+    predictor_table: Tensor
+    """[V + 15 · C + 1, predictor hidden]: `code_table` behind the projection."""
     decoder: DecoderWeights
     heads: Tensor
     """[15, C, predictor hidden]."""
     rope: Rope
     """Angles of the predictor's 16 positions."""
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Inputs [rows, hidden] of ids laid out as a PromptPlan's rows, int32 [rows, 1 + CODEBOOKS]."""
-        codes = ids[:, 1:].long()
+    def embed(self, text_ids: Tensor, codes: Tensor) -> Tensor:
+        """Inputs [rows, hidden] of text ids [rows] and codes [rows, 16], NO_CODE where there is none."""
         table_rows = torch.where(codes == NO_CODE, len(self.code_table) - 1, codes + self.code_offsets)
         terms = F.embedding(table_rows, self.code_table).sum(1, dtype=torch.float32)
-        return (terms + self.text_table[ids[:, 0].long()]).to(self.code_table.dtype)
+        return (terms + F.embedding(text_ids, self.text_table)).to(self.code_table.dtype)
+
+    def new_cache(self, rows: int) -> Cache:
+        """Room for the frames of `rows` requests."""
+        layers = self.decoder.layers
+        qk_heads, head_dim = layers[0].qk_norm.shape
+        kv_heads = qk_heads - layers[0].output.shape[1] // head_dim
+        buffer = self.heads.new_empty(len(layers), 2, rows, kv_heads, CODEBOOKS, head_dim)
+        return [(keys, values) for keys, values in buffer]
 
 
 class FrameRows:
     """What each row of a batch is, in host memory. A row that is not filled is greedy and belongs to the idle slot."""
 
     def __init__(self, count: int, idle_slot: int) -> None:
-        self.integers = np.zeros((count, 4), np.int64)
-        """[rows, 4]: slot, text id of the next input, noise key, top_k."""
+        self.integers = np.zeros((count, 3), np.int64)
+        """[rows, 3]: slot, text id of the next input, top_k."""
         self.integers[:, 0] = idle_slot
-        self.floats = np.zeros((count, 2), np.float32)
-        """[rows, 2]: temperature, top_p."""
+        self.floats = np.zeros((count, 2 + CODEBOOKS - 1), np.float32)
+        """[rows, 17]: temperature, top_p, a number in [0, 1) for each of codebooks 1 … 15."""
+        self._keys = np.zeros((count, 2), np.uint64)
 
     def fill(self, row: int, slot: int, frame: int, text_id: int, sampling: Sampling) -> None:
         """Row `row` makes frame number `frame` of the request in `slot`."""
-        self.integers[row] = slot, text_id, noise_key(sampling.seed, frame), sampling.subtalker_top_k
-        self.floats[row] = sampling.subtalker_temperature, sampling.subtalker_top_p
+        draw = Draw.later_codes(sampling)
+        self.integers[row] = slot, text_id, draw.top_k
+        self.floats[row, :2] = draw.temperature, draw.top_p
+        self._keys[row] = sampling.seed % 2**64, frame
+
+    def draw_noise(self) -> None:
+        """Give every filled row its numbers. Call it once, behind the last `fill`."""
+        self.floats[:, 2:] = frame_noise(self._keys[:, 0], self._keys[:, 1])
 
 
 class FrameCompleter:
@@ -74,7 +94,7 @@ class FrameCompleter:
         self.idle_slot = slots
         self.next_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
-        self._advance = self._decode
+        self._next = self._next_code
         self._sizes: list[int] = []
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -87,6 +107,7 @@ class FrameCompleter:
 
         Writes each slot's next input. On a GPU the next call overwrites the result.
         """
+        rows.draw_noise()
         integers, floats = torch.from_numpy(rows.integers), torch.from_numpy(rows.floats)
         if not self._sizes:
             return self._run(hidden, code0, integers.to(hidden.device), floats.to(hidden.device))
@@ -110,7 +131,7 @@ class FrameCompleter:
         self._floats = torch.from_numpy(idle.floats).to(device)
         self._codes = torch.zeros(largest, CODEBOOKS, dtype=torch.int16, device=device)
         if compiled:
-            self._advance = torch.compile(self._decode, dynamic=True)
+            self._next = torch.compile(self._next_code, dynamic=True)
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._sizes):
             inputs = self._hidden[:size], self._code0[:size], self._integers[:size], self._floats[:size]
@@ -123,86 +144,75 @@ class FrameCompleter:
     def _run(self, hidden: Tensor, code0: Tensor, integers: Tensor, floats: Tensor) -> Tensor:
         """Frames, int16 [rows, 16], as a pure function of its arguments but for `next_inputs`."""
         weights = self.weights
-        slots, text_ids, keys, top_k = integers.unbind(1)
-        temperature, top_p = floats.unbind(1)
-        noise = gumbel_noise(keys, CODEBOOKS - 1, weights.heads.shape[1])
-        cache = self._new_cache(len(hidden))
+        slots, text_ids, top_k = integers.unbind(1)
+        temperature, top_p, *noise = floats.unbind(1)
+        cache = weights.new_cache(len(hidden))
         codes = [code0]
-        embedding = F.embedding(code0, weights.code_table)
-        total = weights.text_table[text_ids].float() + embedding
-        inputs = torch.stack((hidden, embedding), 1)
-        for book in range(1, CODEBOOKS):
-            # The first call takes two positions, the Talker's hidden state and code 0.
-            state = self._advance(inputs, cache, book + 1 - inputs.shape[1])
-            logits = F.linear(state, weights.heads[book - 1]).float()
-            codes.append(draw(logits, noise[:, book - 1], temperature, top_k, top_p))
-            embedding = F.embedding(codes[-1] + weights.code_offsets[book], weights.code_table)
-            total += embedding
+        # The first call takes two positions, the Talker's hidden state and code 0.
+        inputs = torch.stack((weights.projection(hidden), F.embedding(code0, weights.predictor_table)), 1)
+        for book, uniform in enumerate(noise, start=1):
+            code, embedding = self._next(inputs, cache, book, uniform, temperature, top_k, top_p)
+            codes.append(code)
             inputs = embedding[:, None]
-        self.next_inputs.index_copy_(0, slots, total.to(self.next_inputs.dtype))
-        return torch.stack(codes, 1).to(torch.int16)
+        frames = torch.stack(codes, 1)
+        self.next_inputs.index_copy_(0, slots, weights.embed(text_ids, frames))
+        return frames.to(torch.int16)
 
-    def _decode(self, inputs: Tensor, cache: Tensor, start: int) -> Tensor:
-        """The predictor's last hidden state [rows, predictor hidden] of inputs [rows, positions, hidden] from `start` on."""
-        stop = start + inputs.shape[1]
+    def _next_code(
+        self, inputs: Tensor, cache: Cache, book: int, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The codes of a codebook, int64 [rows], and the predictor's inputs that they become, [rows, predictor hidden].
+
+        The last one of `inputs`, [rows, positions, predictor hidden], stands at position `book`. Keys and values of the
+        positions before them are in `cache`; theirs are written to it.
+        """
+        weights = self.weights
+        stop = book + 1
+        start = stop - inputs.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = cache[layer]
             keys[:, :, start:stop] = k
             values[:, :, start:stop] = v
+            grouped = q.shape[1] != k.shape[1]
             return F.scaled_dot_product_attention(
-                q, keys[:, :, :stop], values[:, :, :stop], is_causal=start == 0, enable_gqa=q.shape[1] != k.shape[1]
+                q, keys[:, :, :stop], values[:, :, :stop], is_causal=q.shape[2] > 1, enable_gqa=grouped
             )
 
-        projected = self.weights.projection(inputs)
-        return self.weights.decoder.decode(projected, self.weights.rope.at(slice(start, stop)), attend)[:, -1]
-
-    def _new_cache(self, rows: int) -> Tensor:
-        """Keys and values of one frame, [layers, 2, rows, kv_heads, 16, head_dim]."""
-        layer = self.weights.decoder.layers[0]
-        qk_heads, head_dim = layer.qk_norm.shape
-        kv_heads = qk_heads - layer.output.shape[1] // head_dim
-        shape = (len(self.weights.decoder.layers), 2, rows, kv_heads, CODEBOOKS, head_dim)
-        return self.next_inputs.new_empty(shape)
+        states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
+        logits = F.linear(states[:, -1], weights.heads[book - 1]).float()
+        code = draw_codes(logits, uniform, temperature, top_k, top_p)
+        return code, F.embedding(code + weights.code_offsets[book], weights.predictor_table)
 
 
-def draw(logits: Tensor, noise: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """One code a row, int64 [rows], from logits and Gumbel noise, both float32 [rows, codes].
+def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """One code a row, int64 [rows], of logits, float32 [rows, codes]; the other arguments are [rows].
 
-    The parameters are [rows]; temperature 0 is greedy, top_k 0 and top_p 1 cut nothing.
+    Temperature 0 takes the likeliest code, the first of equal ones; top_k 0 and top_p 1 cut nothing.
     """
-    greedy = (temperature == 0)[:, None]
-    scaled, order = (logits / torch.where(greedy, 1.0, temperature[:, None])).sort(descending=True, stable=True)
+    greedy = temperature == 0
+    scaled, order = logits.sort(descending=True, stable=True)
     rank = torch.arange(logits.shape[1], device=logits.device)
-    scaled = scaled.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], float("-inf"))
+    cut = (rank >= top_k[:, None]) & (top_k > 0)[:, None]
+    scaled = (scaled / torch.where(greedy, 1.0, temperature)[:, None]).masked_fill(cut, float("-inf"))
     probabilities = scaled.softmax(-1)
-    likelier = probabilities.cumsum(-1) - probabilities
-    scaled = scaled.masked_fill((likelier >= top_p[:, None]) & (rank > 0), float("-inf"))
-    best = torch.where(greedy, scaled, scaled + noise.gather(1, order)).argmax(-1, keepdim=True)
-    return order.gather(1, best)[:, 0]
+    cumulated = probabilities.cumsum(-1)
+    # A code stays while those before it do not reach top_p; the first always does.
+    kept = ((cumulated - probabilities < top_p[:, None]) & ~cut) | (rank == 0)
+    total = cumulated.masked_fill(~kept, 0.0).amax(-1, keepdim=True)
+    passed = (kept & (cumulated <= uniform[:, None] * total)).sum(-1)
+    place = torch.where(greedy, 0, torch.minimum(passed, kept.sum(-1) - 1))
+    return order.gather(1, place[:, None])[:, 0]
 
 
-def noise_key(seed: int, frame: int) -> int:
-    """A signed 64-bit key of a frame of a request."""
-    return _signed(_mix(_mix(seed & _WORD) + frame & _WORD))
+def frame_noise(seeds: npt.NDArray[np.uint64], frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Numbers in [0, 1), float32 [rows, 15], of seeds and frame numbers, uint64 [rows]: the start of a splitmix64 stream."""
+    keys = _mix(_mix(seeds) + frames)
+    words = _mix(keys[:, None] + np.arange(1, CODEBOOKS, dtype=np.uint64) * _GOLDEN)
+    return (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float32) * np.float32(2.0**-_UNIFORM_BITS)
 
 
-def gumbel_noise(keys: Tensor, books: int, entries: int) -> Tensor:
-    """Gumbel noise, float32 [rows, books, entries]: of each key, int64 [rows], the first numbers of a splitmix64 stream."""
-    counter = torch.arange(1, books * entries + 1, device=keys.device)
-    words = keys[:, None] + counter * _signed(_GOLDEN)
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     for shift, multiplier in _ROUNDS:
-        words = (words ^ ((words >> shift) & (_WORD >> shift))) * _signed(multiplier)
-    uniform = ((words >> (64 - _UNIFORM_BITS)) & ((1 << _UNIFORM_BITS) - 1)).float() + 0.5
-    return -(-(uniform * 2.0**-_UNIFORM_BITS).log()).log().view(len(keys), books, entries)
-
-
-def _mix(word: int) -> int:
-    for shift, multiplier in _ROUNDS:
-        word = (word ^ (word >> shift)) * multiplier & _WORD
-    return word
-
-
-def _signed(word: int) -> int:
-    """The two's complement reading of an unsigned 64-bit word."""
-    return word - (1 << 64) if word >> 63 else word
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(multiplier)
+    return words

@@ -126,6 +126,7 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         max_model_len=options.max_positions,
         max_num_batched_tokens=vllm.max_num_batched_tokens,
         gpu_memory_utilization=vllm.gpu_memory_utilization,
+        block_size=vllm.block_size,
         num_gpu_blocks_override=vllm.num_gpu_blocks,
         load_format=vllm.load_format,
         enforce_eager=vllm.enforce_eager,

@@ -128,13 +128,15 @@ class TalkerForVllm(Qwen3ForCausalLM):
         """What completing frames reads, in the layout that it reads; the modules that held it are freed. Call it once."""
         config, predictor = self.talker_config, self.code_predictor
         codec_embedding = self.model.embed_tokens.weight[: config.vocab_size].detach()
-        rope = Rope.table(config.code_predictor_config, CODEBOOKS)
         books = predictor.embedding_tables().flatten(0, 1)
+        code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
+        rope = Rope.table(config.code_predictor_config, CODEBOOKS)
         weights = FrameWeights(
             text_table=torch.cat([self.text_projection(ids) for ids in self.text_embedding.weight.split(TABLE_ROWS)]),
-            code_table=torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1]))),
+            code_table=code_table,
             code_offsets=code_offsets(config).to(books.device),
             projection=predictor.small_to_mtp_projection,
+            predictor_table=predictor.small_to_mtp_projection(code_table),
             decoder=predictor.model.weights(),
             heads=predictor.head_weights(),
             rope=rope.to(books.device, books.dtype),

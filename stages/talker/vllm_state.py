@@ -153,7 +153,8 @@ class TalkerModelState(DefaultModelState):
                 speakers.append((first + request.plan.speaker_row - start, request.plan.speaker))
         if not ids:
             return
-        embedded = self.frames.weights.embed(self._upload(np.concatenate(ids)))
+        rows = self._upload(np.concatenate(ids).astype(np.int64))
+        embedded = self.frames.weights.embed(rows[:, 0], rows[:, 1:])
         self.inputs_embeds.index_copy_(0, self._upload(np.concatenate(targets)), embedded)
         for target, speaker in speakers:
             self.inputs_embeds[target] += self._upload(np.frombuffer(speaker, "<f4").copy()).to(self.dtype)

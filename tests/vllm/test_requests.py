@@ -66,16 +66,16 @@ def test_a_greedy_request_beside_sampled_ones_keeps_its_codes(pieces):
     np.testing.assert_array_equal(result.codes(0), LONG_CASE.codes)
 
 
-def test_code_0_and_the_other_codes_have_temperatures_of_their_own(pieces):
-    def codes(key, **changes):
-        return Speak(key, LONG_CASE.plan, msgspec.structs.replace(GREEDY, max_new_frames=4, **changes))
+def test_the_code_predictor_has_a_temperature_of_its_own_unless_the_request_is_greedy(pieces):
+    def request(key, **changes):
+        return Speak(key, LONG_CASE.plan, msgspec.structs.replace(SAMPLED, **changes))
 
-    requests = {0: codes(0), 1: codes(1, subtalker_temperature=1.0), 2: codes(2, temperature=1.0)}
+    requests = {0: request(0, subtalker_temperature=0.0), 1: request(1), 2: request(2, temperature=0.0)}
     result = talk(pieces, requests)
-    greedy, others_sampled, first_sampled = (result.codes(key)[0] for key in requests)
-    assert greedy[0] == others_sampled[0]
-    assert (greedy[1:] != others_sampled[1:]).any()
-    assert greedy[0] != first_sampled[0]
+    greedy_later, sampled, greedy = (result.codes(key)[0] for key in requests)
+    assert greedy_later[0] == sampled[0], "the same seed draws the same code 0"
+    assert (greedy_later[1:] != sampled[1:]).any()
+    np.testing.assert_array_equal(greedy, LONG_CASE.codes[0])
 
 
 def test_an_aborted_request_is_silent_and_the_others_keep_their_codes(pieces):
