@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from .. import __version__
 from ..stages.errors import DuotoneError
+from .bench_cli import bench_app
 from .config import Settings, load_settings, parse_assignment
 
 EXIT_ERROR = 1
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app)
 
 Model = Annotated[str | None, typer.Argument(help="A checkpoint directory or a hub name; else the bundled voice.")]
 Profile = Annotated[
