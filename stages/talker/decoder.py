@@ -22,7 +22,7 @@ q and k are normalised and rotated already.
 """
 
 Linear = Callable[[Tensor, Tensor], Tensor]
-"""linear(x, weight): [batch, positions, in] times [out, in] → [batch, positions, out]."""
+"""linear(x, weight): [batch, positions, in] → [batch, positions, out]; `weight` is [out, in] or laid out as it wants."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class Rope:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer as the arithmetic reads it; matrices are [out, in]."""
+    """One layer as the arithmetic reads it; matrices are [out, in], or as the `Linear` wants them."""
 
+    heads: int
     input_norm: Tensor
     qkv: Tensor
     """Rows of all query heads, then all key heads, then all value heads."""
@@ -94,8 +95,7 @@ def _attention(
     index: int, layer: LayerWeights, x: Tensor, rope: Rope, attend: Attend, linear: Linear, norm_eps: float
 ) -> Tensor:
     """The attention branch of one layer, without its residual."""
-    qk_heads, head_dim = layer.qk_norm.shape
-    heads = layer.output.shape[1] // head_dim
+    heads, (qk_heads, head_dim) = layer.heads, layer.qk_norm.shape
     qkv = linear(x, layer.qkv).view(*x.shape[:2], -1, head_dim)
     qk = F.rms_norm(qkv[:, :, :qk_heads], (head_dim,), eps=norm_eps) * layer.qk_norm
     qk = rope.rotate(qk).transpose(1, 2)
@@ -155,6 +155,7 @@ class DecoderLayer(nn.Module):
     def weights(self) -> LayerWeights:
         """The layer as the arithmetic reads it; gradients flow back to the parameters."""
         return LayerWeights(
+            heads=self.self_attn.heads,
             input_norm=self.input_layernorm.weight,
             qkv=self.self_attn.fused_qkv(),
             qk_norm=self.self_attn.fused_qk_norm(),

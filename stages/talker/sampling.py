@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from ..architecture import TalkerConfig
+from ..checkpoint import CONTROL_IDS
 from ..types import CODEBOOKS, Sampling
-
-CONTROL_IDS = 1024
-"""The last ids of the Talker's vocabulary: never drawn, eos apart."""
 
 
 def drawable_ids(config: TalkerConfig) -> Tensor:
-    """Int64: the ids that code 0 may take, codes first (an id is its own index) and eos last."""
+    """Int64: the ids that code 0 may take: the codes, where an id is its own index, and last the one control id, eos."""
     codes = torch.arange(config.vocab_size - CONTROL_IDS)
     return torch.cat((codes, torch.tensor([config.codec_eos_token_id])))
 

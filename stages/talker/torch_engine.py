@@ -88,7 +88,7 @@ class TorchTalkerEngine:
             self._backbone = BackboneRunner(config, weights, self.slots, self._max_positions)
             self._frames = FrameRunner(config.code_predictor_config, weights, self.slots)
             self._pad_text = weights.embed_text([tokens.tts_pad_token_id])[0]
-            self._seen = torch.zeros(self.slots, len(weights.head), dtype=torch.bool, device=self._device)
+            self._seen = torch.zeros(self.slots, weights.eos_row + 1, dtype=torch.bool, device=self._device)
         log.info("key/value buffers: up to %d MiB", self._backbone.buffer_bytes >> 20)
         self._waiting: deque[Speak] = deque()
         self._free_slots = list(range(self.slots))
@@ -120,7 +120,7 @@ class TorchTalkerEngine:
         uniform = np.stack([stream.noise.frame() for stream in self._batch.streams])
         uniform_rows = torch.from_numpy(uniform).to(self._device)
         first_codes = self._draw_first_codes(hidden, uniform_rows[:, 0])
-        stopped = (first_codes == len(self._weights.head) - 1).tolist()
+        stopped = (first_codes == self._weights.eos_row).tolist()
         ended = [Ended(stream.key, "stop") for stream, stop in zip(self._batch.streams, stopped, strict=True) if stop]
         if ended:
             going_on = [row for row, stop in enumerate(stopped) if not stop]

@@ -75,6 +75,7 @@ class FrameRunner:
         # Position 0 is the hidden state; it is computed together with position 1, code 0.
         self._spans = [slice(0, 2), *(slice(book, book + 1) for book in range(2, CODEBOOKS))]
         self._ropes = [weights.predictor_rope.at(span) for span in self._spans]
+        self._attends_of_size: dict[int, list[Attend]] = {}
 
     def complete(self, hidden: Tensor, first_codes: Tensor, draw: DrawRows, uniform: Tensor) -> Tensor:
         """Whole frames, int64 [rows, 16].
@@ -84,8 +85,8 @@ class FrameRunner:
         weights = self.weights
         codes = [first_codes]
         inputs = torch.cat((weights.project(hidden), self._embed(0, first_codes)), 1)
-        for book, (span, rope) in enumerate(zip(self._spans, self._ropes, strict=True), start=1):
-            attend = self._attend(span, len(first_codes))
+        attends = self._attends(len(first_codes))
+        for book, (rope, attend) in enumerate(zip(self._ropes, attends, strict=True), start=1):
             state = weights.predictor.decode(inputs, rope, attend, weights.linear)[:, -1:]
             logits = weights.linear(state, weights.predictor_heads[book - 1])[:, 0].float()
             codes.append(draw(logits, uniform[:, book]))
@@ -96,14 +97,21 @@ class FrameRunner:
         """[rows, 1, predictor hidden]."""
         return F.embedding(codes, self.weights.predictor_tables[book])[:, None]
 
+    def _attends(self, rows: int) -> list[Attend]:
+        """Attention in each span, for a batch of this size; made once, since slicing takes longer than copying here."""
+        if rows not in self._attends_of_size:
+            self._attends_of_size[rows] = [self._attend(span, rows) for span in self._spans]
+        return self._attends_of_size[rows]
+
     def _attend(self, span: slice, rows: int) -> Attend:
-        """Attention of the positions in `span`, of the first `rows` of the buffers."""
+        """Attention of the positions in `span`, in the first `rows` of the buffers."""
+        keys, values = self._keys[:, :rows, :, : span.stop].unbind(), self._values[:, :rows, :, : span.stop].unbind()
+        new_keys, new_values = [key[:, :, span] for key in keys], [value[:, :, span] for value in values]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._keys[layer, :rows], self._values[layer, :rows]
-            keys[:, :, span] = k
-            values[:, :, span] = v
-            return _attention(q, keys[:, :, : span.stop], values[:, :, : span.stop])
+            new_keys[layer].copy_(k)
+            new_values[layer].copy_(v)
+            return _attention(q, keys[layer], values[layer])
 
         return attend
 

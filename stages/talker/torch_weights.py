@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..checkpoint import Checkpoint
 from ..types import CODEBOOKS, NO_CODE, PromptPlan
@@ -16,12 +16,21 @@ from .sampling import drawable_ids
 
 
 def per_sequence(x: Tensor, weight: Tensor) -> Tensor:
-    """The `Linear` of a CPU in float32: each sequence of the batch is a matrix product of its own.
+    """The `Linear` of a CPU in float32, `weight` [1, in, out]: each sequence of the batch is a product of its own.
 
     So a sequence's result cannot depend on the others. In one product over all rows it does: the library picks a kernel
     by the number of rows, and kernels add up in different orders.
     """
-    return torch.bmm(x, weight.T.expand(len(x), -1, -1))
+    return torch.matmul(x, weight)
+
+
+def _for_per_sequence(matrix: Tensor) -> Tensor:
+    """[out, in] → [1, in, out]; with the outputs side by side in memory a product with one row is fastest."""
+    return matrix.T.contiguous()[None]
+
+
+def _as_stored(matrix: Tensor) -> Tensor:
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,8 @@ class TalkerWeights:
     linear: Linear
     backbone: DecoderWeights
     head: Tensor
-    """[ids, hidden]: the rows of `codec_head` that may be drawn, eos last."""
+    """The rows of `codec_head` that may be drawn, eos last, as `linear` wants them."""
+    eos_row: int
     text_embedding: Tensor
     text_projection: TextProjection
     code_table: Tensor
@@ -39,12 +49,12 @@ class TalkerWeights:
     code_offsets: Tensor
     """Int64 [16]: the row of `code_table` at which each codebook begins."""
     predictor: DecoderWeights
-    predictor_projection: nn.Linear | None
-    """`small_to_mtp_projection`; None where the sizes agree."""
+    predictor_projection: tuple[Tensor, Tensor] | None
+    """Matrix and bias of `small_to_mtp_projection`; None where the sizes agree."""
     predictor_tables: tuple[Tensor, ...]
     """The predictor's inputs, for each of the 16 codebooks [entries, predictor hidden]: embeddings, projected."""
     predictor_heads: tuple[Tensor, ...]
-    """For codebooks 1 … 15, [C, predictor hidden]."""
+    """For codebooks 1 … 15, as `linear` wants them."""
     predictor_rope: Rope
     """The angles of the 16 positions of a frame."""
 
@@ -55,18 +65,20 @@ class TalkerWeights:
         exact = device.type == "cpu" and dtype == torch.float32
         predictor, projection = talker.code_predictor, talker.code_predictor.projection
         table, offsets = talker.code_table(), code_offsets(checkpoint.talker)
+        drawable = drawable_ids(checkpoint.talker)
         inputs = table if projection is None else projection(table)
-        arrange = _columns_first if exact else _as_stored
+        arrange = _for_per_sequence if exact else _as_stored
         return cls(
             linear=per_sequence if exact else F.linear,
             backbone=_arranged(talker.model.weights(), arrange),
-            head=arrange(talker.codec_head.weight[drawable_ids(checkpoint.talker).to(device)]),
+            head=arrange(talker.codec_head.weight[drawable.to(device)]),
+            eos_row=len(drawable) - 1,
             text_embedding=talker.model.text_embedding.weight,
             text_projection=talker.text_projection,
             code_table=table,
             code_offsets=offsets.to(device),
             predictor=_arranged(predictor.model.weights(), arrange),
-            predictor_projection=projection,
+            predictor_projection=None if projection is None else (arrange(projection.weight), projection.bias),
             predictor_tables=tuple(inputs[:-1].tensor_split(offsets[1:])),
             predictor_heads=tuple(arrange(head) for head in predictor.head_weights()),
             predictor_rope=Rope.table(checkpoint.talker.code_predictor_config, CODEBOOKS).to(device, dtype),
@@ -98,7 +110,8 @@ class TalkerWeights:
         """The Talker's hidden states as the predictor's inputs: [rows, 1, hidden] → [rows, 1, predictor hidden]."""
         if self.predictor_projection is None:
             return hidden
-        return self.linear(hidden, self.predictor_projection.weight) + self.predictor_projection.bias
+        matrix, bias = self.predictor_projection
+        return self.linear(hidden, matrix) + bias
 
 
 def _arranged(weights: DecoderWeights, arrange: Callable[[Tensor], Tensor]) -> DecoderWeights:
@@ -114,12 +127,3 @@ def _arranged_layer(layer: LayerWeights, arrange: Callable[[Tensor], Tensor]) ->
         gate_up=arrange(layer.gate_up),
         down=arrange(layer.down),
     )
-
-
-def _columns_first(matrix: Tensor) -> Tensor:
-    """The same [out, in], stored column by column: a product with one row is faster so."""
-    return matrix.T.contiguous().T
-
-
-def _as_stored(matrix: Tensor) -> Tensor:
-    return matrix
