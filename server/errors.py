@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..stages.errors import DuotoneError, NotReady, PipelineError, QueueFull, RequestError
+from ..stages.errors import DuotoneError, NotReady, PipelineError, ProfilingConflict, QueueFull, RequestError
 from .protocol import ErrorBody, ErrorEnvelope
 from .request_id import REQUEST_ID_HEADER, current_request_id
 
@@ -57,6 +57,7 @@ _TABLE: dict[type[Exception], Answer] = {
     ModelNotFound: Answer(404, "invalid_request_error", "model_not_found"),
     QueueFull: Answer(429, "rate_limit_error", "queue_full"),
     ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
+    ProfilingConflict: Answer(409, "invalid_request_error", "profiling_conflict"),
     NotReady: Answer(503, "server_error", "not_ready"),
     PipelineError: Answer(503, "server_error", "pipeline_failed"),
     Exception: Answer(500, "server_error", "internal_error"),

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from ..stages.errors import NotReady, QueueFull, RequestError
+from ..stages.errors import NotReady, RequestError
 from ..stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .audio import SAMPLE_BYTES
 from .catalog import Catalog
@@ -36,17 +36,33 @@ class PieceStream(Protocol):
     def cancel(self) -> None: ...
 
 
+class Profiling(Protocol):
+    """The pipeline's profiling; stages/profile_control.py says what each raises."""
+
+    @property
+    def stages(self) -> tuple[str, ...]: ...
+
+    async def start(self, stages: Sequence[str] | None) -> list[str]: ...
+
+    async def stop(self, stages: Sequence[str] | None) -> dict[str, list[str]]: ...
+
+
 class SpeechPipeline(Protocol):
     """The orchestrator as the server sees it; stages/orchestrator.py says what each raises."""
 
     @property
     def ready(self) -> bool: ...
 
+    @property
+    def profiling(self) -> Profiling: ...
+
+    async def exposition(self) -> str: ...
+
     async def start(self) -> None: ...
 
     async def stop(self, drain_s: float) -> None: ...
 
-    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling) -> PieceStream: ...
+    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling, follows: bool) -> PieceStream: ...
 
 
 class Planner(Protocol):
@@ -206,7 +222,7 @@ class Narration:
         if not self._upcoming:
             return None
         piece = self._upcoming[0]
-        stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling)
+        stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling, self._prompt_positions > 0)
         self._upcoming.popleft()
         self._prompt_positions += stream.prompt_positions
         return stream
@@ -216,7 +232,7 @@ class Narration:
         if self._ahead is None:
             try:
                 self._ahead = self._submit()
-            except (QueueFull, NotReady):
+            except NotReady:
                 return  # Nothing is lost yet: the next samples of the current piece bring the next try.
 
     def _within_limit(self, samples: bytes) -> bytes:

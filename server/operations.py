@@ -1,14 +1,17 @@
-"""Routes for operators: probes and metrics."""
+"""Routes for operators: probes, metrics, and profiling where it is configured."""
 
-from fastapi import APIRouter
+import asyncio
+
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from ..profiling.metrics import Metrics
 from ..stages.errors import NotReady
-from .errors import ERROR_RESPONSES
-from .narration import SpeechPipeline
-from .protocol import Health
+from .connection import until_gone
+from .errors import ERROR_RESPONSES, ClientGone
+from .narration import Profiling, SpeechPipeline
+from .protocol import Health, ProfileRequest, ProfileStarted, ProfileStopped
 
 
 def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
@@ -27,6 +30,31 @@ def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
 
     @router.get("/metrics", summary="For Prometheus", response_class=Response)
     async def exposition() -> Response:
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        text = metrics.exposition() + (await pipeline.exposition()).encode()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
+    if pipeline.profiling.stages:
+        _add_profiling(router, pipeline.profiling)
     return router
+
+
+def _add_profiling(router: APIRouter, profiling: Profiling) -> None:
+    """The two routes that open and close a profiling window of running stages."""
+
+    @router.post("/start_profile", summary="Profile running stages", responses=ERROR_RESPONSES)
+    async def start_profile(request: Request, body: ProfileRequest | None = None) -> ProfileStarted:
+        """Answers when every worker of the stages records (or counts down its `delay_iterations`)."""
+        stages = body.stages if body else None
+        starting = asyncio.create_task(profiling.start(stages))
+        try:
+            return ProfileStarted(replicas=await until_gone(request.receive, asyncio.shield(starting)))
+        except ClientGone:
+            # Nobody knows that it runs, so nobody would stop it.
+            await starting
+            await profiling.stop(stages)
+            raise
+
+    @router.post("/stop_profile", summary="End profiling, write the traces", responses=ERROR_RESPONSES)
+    async def stop_profile(body: ProfileRequest | None = None) -> ProfileStopped:
+        """Answers when the traces are written, and names them."""
+        return ProfileStopped(files=await profiling.stop(body.stages if body else None))

@@ -176,6 +176,26 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class ProfileRequest(BaseModel):
+    """The optional body of /start_profile and /stop_profile."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    stages: list[str] | None = Field(None, description="all configured stages, or all that are profiled, if absent")
+
+
+class ProfileStarted(BaseModel):
+    """The answer of /start_profile."""
+
+    replicas: list[str] = Field(description="the workers that are profiled now")
+
+
+class ProfileStopped(BaseModel):
+    """The answer of /stop_profile."""
+
+    files: dict[str, list[str]] = Field(description="worker → the files it has written")
+
+
 class Usage(BaseModel):
     """Prompt positions in, frames of 80 ms out."""
 

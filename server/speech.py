@@ -7,7 +7,7 @@ the connection is watched: when the client goes away, its work is cancelled in b
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -19,6 +19,7 @@ from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_RATE
 from .audio import CHANNELS, FORMATS, Encoder, encode_complete
 from .config import HttpOptions
+from .connection import until_gone
 from .errors import ERROR_RESPONSES, ClientGone, envelope
 from .narration import Narration, Narrator
 from .protocol import AudioDelta, AudioDone, SpeechRequest
@@ -36,26 +37,6 @@ _HEADERS = {
 }
 
 _T = TypeVar("_T")
-
-
-async def until_gone(receive: Receive, work: Coroutine[object, object, _T]) -> _T:
-    """Do `work` while the client is there. When it leaves, cancel the work, wait for its end, and raise ClientGone."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone("the client went away")
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _next(narration: Narration) -> bytes:

@@ -25,8 +25,12 @@ class OrchestratorChannel:
         self._socket.bind(address)
 
     def send(self, command: Command) -> None:
-        """Queue a command; never waits. The worker must have reported that it is ready."""
-        self._socket.send(encode(command), zmq.NOBLOCK)
+        """Queue a command; never waits. It goes nowhere when the worker has not connected, or is gone."""
+        sent = self._socket.send(encode(command), zmq.NOBLOCK)
+        # Without blocking, what it returns is a future that is done; Again says that nobody is there to read.
+        assert isinstance(sent, asyncio.Future)
+        if not isinstance(sent.exception(), zmq.Again):
+            sent.result()
 
     async def receive(self) -> Event:
         """The next event, in the order sent. Raises msgspec.DecodeError on bytes that are no event."""

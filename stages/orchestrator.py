@@ -124,8 +124,11 @@ class Orchestrator:
 
     # ---- requests in
 
-    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling) -> Stream:
-        """Start a request. Raises NotReady, QueueFull, or RequestError when it cannot fit."""
+    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling, follows: bool = False) -> Stream:
+        """Start a request. Raises NotReady, QueueFull, or RequestError when it cannot fit.
+
+        `follows`: it goes on with a text whose beginning was admitted, so it may wait even where the queue is full.
+        """
         if not self.ready:
             raise NotReady("a stage is not ready")
         positions = plan.positions + sampling.max_new_frames
@@ -133,9 +136,9 @@ class Orchestrator:
             raise RequestError(
                 f"the prompt's {plan.positions} positions and {sampling.max_new_frames} frames are more than the "
                 f"{self._options.talker.max_positions} positions that a request may hold",
-                param="input",
+                param="max_new_frames" if plan.positions < self._options.talker.max_positions else "input",
             )
-        if len(self._waiting) >= self._options.max_waiting and not self._fleet.free_pair():
+        if not follows and len(self._waiting) >= self._options.max_waiting and not self._fleet.free_pair():
             raise QueueFull(f"{len(self._waiting)} requests are waiting already", retry_after_s=1)
         request = Request(next(self._keys), request_id, plan, sampling)
         self._requests[request.key] = request

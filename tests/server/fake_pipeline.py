@@ -62,6 +62,31 @@ class FakeStream:
 
 
 @dataclass
+class FakeProfiling:
+    """Keeps what was asked of it; `failure` is raised by the next call. Without stages it is not configured."""
+
+    stages: tuple[str, ...] = ()
+    failure: DuotoneError | None = None
+    asked: list[tuple[str, list[str] | None]] = field(default_factory=list)
+    pause: asyncio.Event | None = None
+
+    async def start(self, stages: list[str] | None) -> list[str]:
+        await self._ask("start", stages)
+        return [f"{stage}-0" for stage in stages or self.stages]
+
+    async def stop(self, stages: list[str] | None) -> dict[str, list[str]]:
+        await self._ask("stop", stages)
+        return {f"{stage}-0": [f"/traces/{stage}.json"] for stage in stages or self.stages}
+
+    async def _ask(self, what: str, stages: list[str] | None) -> None:
+        self.asked.append((what, stages))
+        if self.pause is not None:
+            await self.pause.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+@dataclass
 class FakePipeline:
     """Keeps every stream that was submitted; `refusals` are raised by the next submissions, in order, None is none."""
 
@@ -73,9 +98,15 @@ class FakePipeline:
     start_error: DuotoneError | None = None
     streams: list[FakeStream] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
+    followed: list[bool] = field(default_factory=list)
     made_chunks: int = 0
     life: list[str] = field(default_factory=list)
     cancellations: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    profiling: FakeProfiling = field(default_factory=lambda: FakeProfiling())
+
+    async def exposition(self) -> str:
+        return "vllm:engine_steps 3\n"
 
     async def start(self) -> None:
         self.life.append("start")
@@ -85,7 +116,7 @@ class FakePipeline:
     async def stop(self, drain_s: float) -> None:
         self.life.append(f"stop {drain_s:g}")
 
-    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling) -> FakeStream:
+    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling, follows: bool) -> FakeStream:
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
             raise refusal
@@ -94,4 +125,5 @@ class FakePipeline:
         stream = FakeStream(text, choices, sampling, self)
         self.streams.append(stream)
         self.request_ids.append(request_id)
+        self.followed.append(follows)
         return stream

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from duotone.server.config import HttpOptions, Settings
-from duotone.stages.errors import QueueFull, StageFailed
+from duotone.stages.errors import NotReady, StageFailed
 
 from .fake_pipeline import spoken
 
@@ -134,8 +134,8 @@ async def test_a_failure_after_the_first_samples_cuts_the_body_off(live, ask, pi
     assert "Traceback" not in caplog.text
 
 
-async def test_a_piece_that_the_queue_has_no_room_for_is_tried_again(live, ask, pipeline):
-    pipeline.refusals = [None, QueueFull("full", 1), QueueFull("full", 1)]
+async def test_a_piece_that_the_pipeline_cannot_take_yet_is_tried_again(live, ask, pipeline):
+    pipeline.refusals = [None, NotReady("restarting"), NotReady("restarting")]
     text = "The first sentence of the text. The second one that follows."
     answer = await live.post(SPEECH, json=ask(input=text, response_format="pcm"))
     assert answer.content == spoken("The first sentence of the text.The second one that follows.")

@@ -7,7 +7,7 @@ import pytest
 from duotone.server.catalog import Catalog
 from duotone.server.narration import Narrator
 from duotone.server.protocol import SpeechRequest
-from duotone.stages.errors import QueueFull, StageFailed
+from duotone.stages.errors import NotReady, StageFailed
 
 from .fake_pipeline import plan_of, spoken
 
@@ -37,13 +37,18 @@ async def test_a_piece_is_submitted_when_the_one_before_is_heard(narrate, pipeli
     assert submitted(pipeline) == PIECES
 
 
-async def test_a_later_piece_that_the_queue_never_takes_fails_the_answer(narrate, pipeline):
-    pipeline.refusals = [None, *[QueueFull("full", 1)] * 100]
+async def test_a_later_piece_that_the_pipeline_never_takes_fails_the_answer(narrate, pipeline):
+    pipeline.refusals = [None, *[NotReady("dead")] * 100]
     narration = narrate()
     for sign in PIECES[0]:
         assert await anext(narration) == spoken(sign)
-    with pytest.raises(QueueFull):
+    with pytest.raises(NotReady):
         await anext(narration)
+
+
+async def test_only_the_first_piece_can_be_refused_for_a_full_queue(narrate, pipeline):
+    assert [samples async for samples in narrate()]
+    assert pipeline.followed == [False] + [True] * (len(PIECES) - 1)
 
 
 async def test_leaving_the_context_cancels_every_piece(narrate, pipeline):

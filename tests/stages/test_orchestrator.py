@@ -128,11 +128,23 @@ async def test_nobody_may_wait_when_the_queue_has_no_room_but_a_free_slot_is_tak
             submit(orchestrator)
 
 
+async def test_what_follows_on_an_admitted_text_may_wait_even_in_a_full_queue(pipeline):
+    stages = FakeStages(talker_slots=1)
+    async with pipeline(stages, max_waiting=0) as orchestrator:
+        submit(orchestrator)
+        orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
+        await stages.frame(1, ended={1: "stop"})
+        assert [speak.key for speak in stages.sent("talker", Speak)] == [1, 2]
+
+
 async def test_a_request_that_cannot_fit_is_refused_by_name(pipeline):
     stages = FakeStages()
     async with pipeline(stages, talker=TalkerOptions(max_positions=100)) as orchestrator:
         with pytest.raises(RequestError, match="10 positions and 91 frames") as error:
             submit(orchestrator, max_new_frames=91)
+        assert error.value.param == "max_new_frames"
+        with pytest.raises(RequestError) as error:
+            orchestrator.submit("r", PromptPlan(rows=bytes(68 * 100)), Sampling(seed=1, max_new_frames=1))
         assert error.value.param == "input"
         submit(orchestrator, max_new_frames=90)
 

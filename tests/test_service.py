@@ -1,0 +1,217 @@
+"""The whole server as its users run it: `duotone serve` on the small golden checkpoint, real workers, real sockets."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+CHECKPOINT = Path(__file__).parent / "golden" / "custom_voice" / "checkpoint"
+SAMPLES_PER_FRAME = 1920
+FRAMES = 12
+SPEECH = "/v1/audio/speech"
+
+
+class Server:
+    """A `duotone serve` process in a group of its own."""
+
+    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "duotone", "serve", str(CHECKPOINT), "--port", str(port), *flags],
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self, timeout_s: float = 60) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, "the server ended"
+            try:
+                if httpx.get(f"{self.url}/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        pytest.fail("the server was not ready in time")
+
+    def workers(self) -> dict[str, int]:
+        """Stage → process id, by what is on the command line of the server's children."""
+        found = subprocess.run(
+            ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
+        )
+        pids = [int(line.split()[0]) for line in found.stdout.splitlines() if "duotone.stages.worker" in line]
+        return dict(zip(("talker", "code2wav"), sorted(pids), strict=True))
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def group(self) -> list[int]:
+        """Every process of the server's group that still runs."""
+        found = subprocess.run(
+            ["ps", "-g", str(self.process.pid), "-o", "pid=,stat="], capture_output=True, text=True, check=False
+        )
+        return [int(line.split()[0]) for line in found.stdout.splitlines() if "Z" not in line.split()[1]]
+
+
+@pytest.fixture(scope="module")
+def server():
+    running = Server()
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def body(**fields) -> dict:
+    return {
+        "model": "tts-1",
+        "voice": "ada",
+        "input": "Hello there.",
+        "response_format": "pcm",
+        "seed": 5,
+        "min_new_frames": FRAMES,
+        "max_new_frames": FRAMES,
+        **fields,
+    }
+
+
+def pcm(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, "<i2").astype(np.int32)
+
+
+def metric(server: Server, line: str) -> float:
+    """The value of the sample whose name and labels are `line`."""
+    for row in httpx.get(f"{server.url}/metrics").text.splitlines():
+        if row.startswith(line + " "):
+            return float(row.rsplit(" ", 1)[1])
+    return 0.0
+
+
+async def speak(client: httpx.AsyncClient, **fields) -> np.ndarray:
+    response = await client.post(SPEECH, json=body(**fields))
+    assert response.status_code == 200, response.text
+    return pcm(response.content)
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+async def test_a_streamed_answer_equals_the_complete_one_whatever_else_runs(server, streams):
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        complete = [await speak(client, seed=seed, stream=False) for seed in range(streams)]
+        streamed = await asyncio.gather(*(speak(client, seed=seed) for seed in range(streams)))
+    for one, other in zip(complete, streamed, strict=True):
+        assert len(one) == len(other) == FRAMES * SAMPLES_PER_FRAME
+        assert abs(one - other).max() <= 1
+    if streams > 1:
+        assert abs(complete[0] - complete[1]).max() > 1
+
+
+async def test_fifty_clients_that_leave_after_a_kilobyte_leave_nothing_behind(server):
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        before = metric(server, 'duotone_requests_finished_total{model="checkpoint",reason="abort"}')
+
+        async def leave() -> None:
+            async with client.stream("POST", SPEECH, json=body(min_new_frames=500, max_new_frames=500)) as response:
+                assert response.status_code == 200
+                got = 0
+                async for chunk in response.aiter_raw():
+                    got += len(chunk)
+                    if got >= 1024:
+                        return
+
+        for _ in range(5):
+            await asyncio.gather(*(leave() for _ in range(10)))
+        async with asyncio.timeout(10):
+            while metric(server, 'duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert metric(server, 'duotone_requests_waiting{model="checkpoint"}') == 0
+        after = metric(server, 'duotone_requests_finished_total{model="checkpoint",reason="abort"}')
+        assert after - before == 50
+        assert len(await speak(client)) == FRAMES * SAMPLES_PER_FRAME
+
+
+async def test_every_metric_of_a_request_moves(server):
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        await speak(client)
+    for name in (
+        'requests_finished_total{model="checkpoint",reason="length"}',
+        'request_seconds_count{model="checkpoint"}',
+        'queue_wait_seconds_count{model="checkpoint"}',
+        'time_to_first_audio_seconds_count{model="checkpoint"}',
+        'inter_chunk_seconds_count{model="checkpoint"}',
+        'real_time_factor_count{model="checkpoint"}',
+        'audio_seconds_total{model="checkpoint"}',
+        'prompt_tokens_total{model="checkpoint"}',
+        'generated_tokens_total{model="checkpoint"}',
+        'frames_total{model="checkpoint",stage="talker"}',
+        'frames_total{model="checkpoint",stage="code2wav"}',
+        'step_seconds_count{model="checkpoint",stage="talker"}',
+        'batch_size_count{model="checkpoint",stage="code2wav"}',
+        'dispatch_queue_high_water{model="checkpoint"}',
+        'output_queue_high_water{model="checkpoint",replica="0",stage="talker"}',
+        'orchestrator_turns_total{model="checkpoint",state="active"}',
+    ):
+        assert metric(server, f"duotone_{name}") > 0, name
+
+
+@pytest.mark.parametrize("orchestration", ["1", "off"])
+async def test_a_killed_worker_fails_its_requests_and_is_replaced_and_nothing_outlives_the_server(orchestration):
+    server = Server(env={"VLLM_OMNI_EVENT_DRIVEN_ORCH": orchestration})
+    try:
+        server.wait_until_ready()
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            long = body(min_new_frames=3000, max_new_frames=3000)
+            streamed = asyncio.create_task(client.post(SPEECH, json=long))
+            complete = asyncio.create_task(client.post(SPEECH, json={**long, "stream": False}))
+            while metric(server, 'duotone_audio_seconds_total{model="checkpoint"}') == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            os.kill(server.workers()["talker"], signal.SIGKILL)
+            with pytest.raises(httpx.RemoteProtocolError):
+                await streamed
+            failed = await complete
+            assert failed.status_code == 503
+            assert failed.json()["error"]["code"] == "pipeline_failed"
+            assert (await client.get("/health")).status_code == 503
+            assert (await client.post(SPEECH, json=body())).status_code == 503
+            server.wait_until_ready()
+            assert len(await speak(client)) == FRAMES * SAMPLES_PER_FRAME
+            assert metric(server, 'duotone_worker_restarts_total{model="checkpoint",stage="talker"}') == 1
+    finally:
+        assert server.stop() == 0
+        assert server.group() == []
+
+
+def test_workers_end_with_a_server_that_is_killed():
+    server = Server()
+    server.wait_until_ready()
+    assert len(server.workers()) == 2
+    server.process.kill()
+    server.process.wait()
+    deadline_s = time.monotonic() + 5
+    while server.group() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert server.group() == []
+
+
+def test_a_broken_checkpoint_ends_the_command_with_one_clear_line(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    done = subprocess.run(
+        [sys.executable, "-m", "duotone", "serve", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "config.json" in done.stderr
+    assert "model_type" in done.stderr
+    assert "Traceback" not in done.stderr
