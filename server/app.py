@@ -21,6 +21,7 @@ from .config import Settings
 from .errors import answer_error
 from .narration import Narrator, Planner, SpeechPipeline
 from .operations import operations_router
+from .page import page_router
 from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
 from .speech import speech_router
 
@@ -80,6 +81,7 @@ def create_app(
     app.include_router(speech_router(Narrator(settings, catalog, planner, pipeline), settings.http))
     app.include_router(catalog_router(catalog))
     app.include_router(operations_router(pipeline, metrics))
+    app.include_router(page_router())
     return app
 
 

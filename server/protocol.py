@@ -62,7 +62,7 @@ class SpeechRequest(BaseModel):
     )
     instructions: Text | None = Field(None, description="how to speak, where the model follows instructions")
     response_format: ResponseFormat = "wav"
-    speed: float = Field(1.0, ge=0.25, le=4.0, description="only 1 so far")
+    speed: float = Field(1.0, ge=0.25, le=4.0, json_schema_extra={"const": 1}, description="only 1 so far")
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool = Field(True, description="`false` asks for one complete file with Content-Length")
     language: str = Field("auto", description="a language of the model, in any case")

@@ -21,7 +21,6 @@ SPEECH = "/v1/audio/speech"
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing/here", 404, "not_found"),
-        ("GET", "/", 404, "not_found"),
         ("GET", "/v1/readyz", 404, "not_found"),
         ("GET", "/v1/test", 404, "not_found"),
         ("POST", f"{SPEECH}/", 404, "not_found"),
