@@ -7,6 +7,7 @@ where it is larger than what repeats of one arm differ by.
 import asyncio
 import json
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -25,10 +26,12 @@ from .bench import Level, Load, Target, ignore, machine, run_level, write_result
 from .figures import FIGURES, as_text
 from .http_client import Connection
 from .measures import Record, Summary
-from .server_process import free_port, running_server
+from .server_process import Server, free_port, running_server
 
 ArmName = Literal["A", "B"]
 Verdict = Literal["A better", "B better", "no difference", "one repeat"]
+
+PROGRAM = (sys.executable, "-m", "duotone")
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -60,19 +63,18 @@ class Plan:
     idle_s: float = 5.0
     """How long the server is watched without load."""
     start_timeout_s: float = 600.0
-    program: tuple[str, ...] = (sys.executable, "-m", "duotone")
 
     def order(self) -> list[ArmName]:
         """Which arm runs when."""
         turns: tuple[tuple[ArmName, ArmName], ...] = (("A", "B"), ("B", "A"))
         return [name for repeat in range(self.repeats) for name in turns[repeat % 2]]
 
-    def command(self, name: ArmName, port: int) -> list[str]:
+    def command(self, name: ArmName, port: int, program: Sequence[str] = PROGRAM) -> list[str]:
         """What starts an arm's server, through env(1): only the settings read our own environment."""
         arm = self.a if name == "A" else self.b
         environment = [word for variable in self.without for word in ("-u", variable)] + [*arm.environment]
         arguments = (*self.arguments, *arm.arguments, "--host", "127.0.0.1", "--port", str(port))
-        return ["env", *environment, *self.program, "serve", *arguments]
+        return ["env", *environment, *program, "serve", *arguments]
 
     @property
     def requests(self) -> int:
@@ -94,7 +96,7 @@ class Run:
     """One start of one arm's server."""
 
     arm: ArmName
-    command: list[str]
+    command: str
     levels: list[Measured]
     idle_cores: float
     """CPU seconds a second of all the server's processes after the load."""
@@ -217,7 +219,11 @@ def compare_runs(runs: Sequence[Run], level: int) -> list[Line]:
 
 
 async def compare(
-    plan: Plan, out: Path, says: Callable[[str], None] = lambda text: None, ended: Callable[[Record], None] = ignore
+    plan: Plan,
+    out: Path,
+    says: Callable[[str], None],
+    ended: Callable[[Record], None] = ignore,
+    program: Sequence[str] = PROGRAM,
 ) -> Outcome:
     """Run a whole comparison; `says` is told what happens now, `ended` of each measured request.
 
@@ -230,7 +236,10 @@ async def compare(
     with _cancelled_when_terminated():
         for number, arm in enumerate(order, start=1):
             says(f"run {number} of {len(order)}, {arm}: starting the server")
-            runs.append(await _run(plan, arm, out / f"run-{number:02d}-{arm}", says, ended))
+            port, stem = free_port(), out / f"run-{number:02d}-{arm}"
+            command, url, log = plan.command(arm, port, program), f"http://127.0.0.1:{port}", stem.with_suffix(".log")
+            async with running_server(command, url, log, plan.start_timeout_s) as server:
+                runs.append(await _run(plan, arm, server, stem, says, ended))
     comparisons = [Comparison(streams, compare_runs(runs, level)) for level, streams in enumerate(plan.streams)]
     outcome = Outcome(plan, _commit(), machine(), runs, comparisons)
     (out / "compare.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="utf-8")
@@ -242,24 +251,28 @@ def _make(directory: Path) -> None:
 
 
 async def _run(
-    plan: Plan, arm: ArmName, stem: Path, says: Callable[[str], None], ended: Callable[[Record], None]
+    plan: Plan,
+    arm: ArmName,
+    server: Server,
+    stem: Path,
+    says: Callable[[str], None],
+    ended: Callable[[Record], None],
 ) -> Run:
-    port = free_port()
-    url, command = f"http://127.0.0.1:{port}", plan.command(arm, port)
+    target = Target(server.url)
     measured: list[Measured] = []
     levels: list[Level] = []
-    async with running_server(command, url, stem.with_suffix(".log"), plan.start_timeout_s) as server:
-        for streams in plan.streams:
-            says(f"{stem.name}: {streams} streams")
-            begun_s, before_s = time.monotonic(), server.cpu_s()
-            levels.append(await run_level(Target(url), plan.load, streams, ended))
-            server_cores = (server.cpu_s() - before_s) / (time.monotonic() - begun_s)
-            measured.append(Measured(levels[-1].summary, server_cores))
-        says(f"{stem.name}: idle")
-        idle_cores = await server.busy_cores(plan.idle_s)
-        run = Run(arm, command, measured, idle_cores, await _in_flight(url))
-    write_results(stem.with_suffix(".json"), Target(url), plan.load, levels)
-    return run
+    for streams in plan.streams:
+        says(f"{stem.name}: {streams} streams")
+        begun_s, before_s = time.monotonic(), server.cpu_s()
+        levels.append(await run_level(target, plan.load, streams, ended))
+        server_cores = (server.cpu_s() - before_s) / (time.monotonic() - begun_s)
+        measured.append(Measured(levels[-1].summary, server_cores))
+    says(f"{stem.name}: idle")
+    idle_cores = await server.busy_cores(plan.idle_s)
+    write_results(stem.with_suffix(".json"), target, plan.load, levels)
+    # As one would type it: where Python lies on this machine, and which port was free, is of no use to a reader.
+    command = shlex.join(plan.command(arm, 8000, ("duotone",)))
+    return Run(arm, command, measured, idle_cores, await _in_flight(server.url))
 
 
 async def _in_flight(url: str) -> int:

@@ -93,8 +93,11 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
         version, status = first.split(" ")[:2]
         if not version.startswith("HTTP/1."):
             raise HttpFailure("the answer is not HTTP")
-        fields = (line.partition(":") for line in lines if line)
-        return int(status), {name.lower(): value.strip() for name, _, value in fields}
+        headers = {} if version == "HTTP/1.1" else {"connection": "close"}
+        for line in filter(None, lines):
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        return int(status), headers
     except (asyncio.IncompleteReadError, OSError):
         raise HttpFailure("the connection was closed before the answer") from None
     except (ValueError, asyncio.LimitOverrunError):
@@ -107,7 +110,7 @@ async def _read_body(
     """Sets `finished` when another answer can follow on the connection."""
     try:
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            while size := int(await reader.readuntil(b"\r\n"), 16):
+            while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
                 yield (await reader.readexactly(size + 2))[:-2]
             while await reader.readuntil(b"\r\n") != b"\r\n":
                 pass  # a trailer

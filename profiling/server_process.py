@@ -87,7 +87,8 @@ def free_port() -> int:
 async def running_server(command: Sequence[str], url: str, log: Path, start_timeout_s: float) -> AsyncIterator[Server]:
     """Start a command, wait until /health of its URL is 200, and end its whole session when the block is left.
 
-    Raises ServerFailed when it ends before, or does not answer in time. What it prints goes to `log`.
+    Raises ServerFailed when it ends before that, does not answer in time, or an HttpFailure leaves the block. What it
+    prints goes to `log`.
     """
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
@@ -98,6 +99,8 @@ async def running_server(command: Sequence[str], url: str, log: Path, start_time
         yield Server(url, process.pid)
         if process.returncode is not None:
             raise ServerFailed(f"the server died (exit status {process.returncode})\n{_tail(log)}")
+    except HttpFailure as failure:
+        raise ServerFailed(f"the server answers no more: {failure}\n{_tail(log)}") from None
     finally:
         await _end(process)
 

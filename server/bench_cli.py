@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from ..profiling.bench import TEXTS, Level, Load, Target, run_level, write_results
 from ..profiling.compare import Outcome, Plan, comparison_table, parse_arm
@@ -19,6 +20,7 @@ from .config import ORCHESTRATION_VARIABLE
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
+NO_TERMINAL_COLUMNS = 140
 
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ def bench(
         raise typer.BadParameter(str(error)) from None
     levels = _run(_bench(target, load, _counts(streams)))
     summaries = [level.summary for level in levels]
-    Console().print(summary_table(summaries))
+    _print(summary_table(summaries))
     if json_file is not None:
         try:
             write_results(json_file, target, load, levels)
@@ -121,17 +123,17 @@ def compare(
     )
     outcome = _run(_compare(plan, out))
     for comparison in outcome.comparisons:
-        Console().print(comparison_table(comparison))
+        _print(comparison_table(comparison))
     if not outcome.sound:
         _refuse(f"not every request was answered as asked for, or some were left in flight: see {out}")
 
 
 async def _compare(plan: Plan, out: Path) -> Outcome:
     with _progress() as progress:
-        task = progress.add_task("", total=plan.requests)
+        task = progress.add_task("requests", total=plan.requests)
 
         def says(text: str) -> None:
-            progress.update(task, description=text)
+            progress.console.print(text)
 
         return await run_comparison(plan, out, says, lambda record: progress.advance(task))
 
@@ -149,6 +151,14 @@ def _progress() -> Progress:
     """On standard error, and seldom drawn: it runs on the load generator's own time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), refresh_per_second=2)
+
+
+def _print(table: Table) -> None:
+    """As wide as the terminal; where there is none, as wide as it takes."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = NO_TERMINAL_COLUMNS
+    console.print(table)
 
 
 def _refuse(message: str) -> NoReturn:
