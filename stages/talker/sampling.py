@@ -19,7 +19,7 @@ from ..types import CODEBOOKS, Sampling
 
 
 def drawable_ids(config: TalkerConfig) -> Tensor:
-    """Int64: the ids that code 0 may take: the codes, where an id is its own index, and last the one control id, eos."""
+    """Int64: the ids that code 0 may take: codes, each of which is its own index, and last the one control id, eos."""
     codes = torch.arange(config.vocab_size - CONTROL_IDS)
     return torch.cat((codes, torch.tensor([config.codec_eos_token_id])))
 

@@ -174,7 +174,7 @@ class TorchTalkerEngine:
     def _draw_first_codes(self, hidden: Tensor, uniform: Tensor) -> Tensor:
         """Rows of `head`, int64 [rows]: codes 0, or eos. `uniform` is float32 [rows]."""
         batch = self._batch
-        logits = self._weights.linear(hidden, self._weights.head)[:, 0].float()
+        logits = self._weights.first_code_logits(hidden)
         if batch.penalty is not None:
             logits = penalise(logits, self._seen[batch.slots], batch.penalty)
         too_early = [row for row, it in enumerate(batch.streams) if it.frames < it.sampling.min_new_frames]

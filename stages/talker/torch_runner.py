@@ -76,6 +76,10 @@ class FrameRunner:
         self._spans = [slice(0, 2), *(slice(book, book + 1) for book in range(2, CODEBOOKS))]
         self._ropes = [weights.predictor_rope.at(span) for span in self._spans]
         self._attends_of_size: dict[int, list[Attend]] = {}
+        # Several threads compute a batch's heads in scratch memory of their own, each aligned differently, and the last
+        # bits depend on alignment: there a row's result is only its own when the rows are computed one by one.
+        one_by_one = weights.exact and torch.get_num_threads() > 1
+        self._attention = _attention_one_by_one if one_by_one else _attention
 
     def complete(self, hidden: Tensor, first_codes: Tensor, draw: DrawRows, uniform: Tensor) -> Tensor:
         """Whole frames, int64 [rows, 16].
@@ -88,8 +92,7 @@ class FrameRunner:
         attends = self._attends(len(first_codes))
         for book, (rope, attend) in enumerate(zip(self._ropes, attends, strict=True), start=1):
             state = weights.predictor.decode(inputs, rope, attend, weights.linear)[:, -1:]
-            logits = weights.linear(state, weights.predictor_heads[book - 1])[:, 0].float()
-            codes.append(draw(logits, uniform[:, book]))
+            codes.append(draw(weights.later_code_logits(book, state), uniform[:, book]))
             inputs = self._embed(book, codes[book])
         return torch.stack(codes, 1)
 
@@ -111,7 +114,7 @@ class FrameRunner:
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             new_keys[layer].copy_(k)
             new_values[layer].copy_(v)
-            return _attention(q, keys[layer], values[layer])
+            return self._attention(q, keys[layer], values[layer])
 
         return attend
 
@@ -119,3 +122,9 @@ class FrameRunner:
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of the last positions, causal among themselves when there are several and k and v hold no others."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _attention_one_by_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same, one row of the batch after the other."""
+    rows = [slice(row, row + 1) for row in range(len(q))]
+    return torch.cat([_attention(q[row], k[row], v[row]) for row in rows])

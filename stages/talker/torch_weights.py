@@ -19,7 +19,8 @@ def per_sequence(x: Tensor, weight: Tensor) -> Tensor:
     """The `Linear` of a CPU in float32, `weight` [1, in, out]: each sequence of the batch is a product of its own.
 
     So a sequence's result cannot depend on the others. In one product over all rows it does: the library picks a kernel
-    by the number of rows, and kernels add up in different orders.
+    by the number of rows, and kernels add up in different orders. It also peels off what is not aligned to a cache
+    line, so a row must not begin in the middle of one: every size is a multiple of 16, or padded to be.
     """
     return torch.matmul(x, weight)
 
@@ -33,14 +34,21 @@ def _as_stored(matrix: Tensor) -> Tensor:
     return matrix
 
 
+def _padded(head: Tensor) -> Tensor:
+    """[ids, hidden] with rows of zeros behind it, up to the next multiple of 16."""
+    return F.pad(head, (0, 0, 0, -len(head) % 16))
+
+
 @dataclass(frozen=True)
 class TalkerWeights:
     """All that the engine computes with, on one device and in one dtype."""
 
+    exact: bool
+    """Whether sequences are kept apart in every operation: on a CPU in float32."""
     linear: Linear
     backbone: DecoderWeights
     head: Tensor
-    """The rows of `codec_head` that may be drawn, eos last, as `linear` wants them."""
+    """The rows of `codec_head` that may be drawn, eos last, padded, as `linear` wants them."""
     eos_row: int
     text_embedding: Tensor
     text_projection: TextProjection
@@ -54,7 +62,7 @@ class TalkerWeights:
     predictor_tables: tuple[Tensor, ...]
     """The predictor's inputs, for each of the 16 codebooks [entries, predictor hidden]: embeddings, projected."""
     predictor_heads: tuple[Tensor, ...]
-    """For codebooks 1 … 15, as `linear` wants them."""
+    """For codebooks 1 … 15, padded, as `linear` wants them."""
     predictor_rope: Rope
     """The angles of the 16 positions of a frame."""
 
@@ -69,9 +77,10 @@ class TalkerWeights:
         inputs = table if projection is None else projection(table)
         arrange = _for_per_sequence if exact else _as_stored
         return cls(
+            exact=exact,
             linear=per_sequence if exact else F.linear,
             backbone=_arranged(talker.model.weights(), arrange),
-            head=arrange(talker.codec_head.weight[drawable.to(device)]),
+            head=arrange(_padded(talker.codec_head.weight[drawable.to(device)])),
             eos_row=len(drawable) - 1,
             text_embedding=talker.model.text_embedding.weight,
             text_projection=talker.text_projection,
@@ -80,7 +89,7 @@ class TalkerWeights:
             predictor=_arranged(predictor.model.weights(), arrange),
             predictor_projection=None if projection is None else (arrange(projection.weight), projection.bias),
             predictor_tables=tuple(inputs[:-1].tensor_split(offsets[1:])),
-            predictor_heads=tuple(arrange(head) for head in predictor.head_weights()),
+            predictor_heads=tuple(arrange(_padded(head)) for head in predictor.head_weights()),
             predictor_rope=Rope.table(checkpoint.talker.code_predictor_config, CODEBOOKS).to(device, dtype),
         )
 
@@ -105,6 +114,14 @@ class TalkerWeights:
     def embed_frames(self, codes: Tensor) -> Tensor:
         """The code terms of the next inputs, [rows, hidden], of frames, int64 [rows, 16]."""
         return F.embedding(codes + self.code_offsets, self.code_table).sum(1)
+
+    def first_code_logits(self, hidden: Tensor) -> Tensor:
+        """Float32 [rows, eos_row + 1] of hidden states [rows, 1, hidden]."""
+        return self.linear(hidden, self.head)[:, 0, : self.eos_row + 1].float()
+
+    def later_code_logits(self, book: int, hidden: Tensor) -> Tensor:
+        """Float32 [rows, C] of the predictor's hidden states [rows, 1, predictor hidden]."""
+        return self.linear(hidden, self.predictor_heads[book - 1])[:, 0, : len(self.predictor_tables[book])].float()
 
     def project(self, hidden: Tensor) -> Tensor:
         """The Talker's hidden states as the predictor's inputs: [rows, 1, hidden] → [rows, 1, predictor hidden]."""
