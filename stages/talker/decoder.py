@@ -22,7 +22,7 @@ q and k are normalised and rotated already.
 """
 
 Linear = Callable[[Tensor, Tensor], Tensor]
-"""linear(x, weight): [batch, positions, in] → [batch, positions, out]. A weight is [out, in], or as the Linear wants it."""
+"""linear(x, weight): [batch, positions, in] → [batch, positions, out]; weights are [out, in], or as it wants them."""
 
 
 @dataclass(frozen=True)
