@@ -6,7 +6,7 @@ CUDA graph for each batch size; a batch is padded with rows that write to an idl
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,17 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..architecture import TalkerConfig
 from ..types import CODEBOOKS, NO_CODE, Sampling
+from .code_predictor import CodePredictor
 from .decoder import DecoderWeights, Rope
+from .model import TextProjection, code_offsets
 from .sampling import Draw
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 """splitmix64's finaliser: shift, exclusive or, multiply, three times."""
 _UNIFORM_BITS = 24
+_TABLE_ROWS = 8192
+"""Rows of the text table that are computed at once."""
 
-Cache = list[tuple[Tensor, Tensor]]
-"""Keys and values of one frame in each layer of the predictor, [rows, kv_heads, 16, head_dim] each."""
+NextInputs = Callable[["FrameWeights", Tensor, Tensor, int, Tensor, Tensor, Tensor], Tensor]
+"""`next_inputs` below, or its twin of GPU kernels."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,42 @@ class FrameWeights:
     rope: Rope
     """Angles of the predictor's 16 positions."""
 
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        config: TalkerConfig,
+        codec_embedding: Tensor,
+        text_embedding: Tensor,
+        text_projection: TextProjection,
+        predictor: CodePredictor,
+    ) -> "FrameWeights":
+        """From the parts of a Talker; `codec_embedding` is [V, hidden], `text_embedding` [text_vocab_size, text hidden]."""
+        books = predictor.embedding_tables().flatten(0, 1)
+        code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
+        return cls(
+            text_table=torch.cat([text_projection(rows) for rows in text_embedding.split(_TABLE_ROWS)]),
+            code_table=code_table,
+            code_offsets=code_offsets(config).to(books.device),
+            projection=predictor.small_to_mtp_projection,
+            predictor_table=predictor.small_to_mtp_projection(code_table),
+            decoder=predictor.model.weights(),
+            heads=predictor.head_weights(),
+            rope=Rope.table(config.code_predictor_config, CODEBOOKS).to(books.device, books.dtype),
+        )
+
     def embed(self, text_ids: Tensor, codes: Tensor) -> Tensor:
         """Inputs [rows, hidden] of text ids [rows] and codes [rows, 16], NO_CODE where there is none."""
         table_rows = torch.where(codes == NO_CODE, len(self.code_table) - 1, codes + self.code_offsets)
         terms = F.embedding(table_rows, self.code_table).sum(1, dtype=torch.float32)
         return (terms + F.embedding(text_ids, self.text_table)).to(self.code_table.dtype)
 
-    def new_cache(self, rows: int) -> Cache:
-        """Room for the frames of `rows` requests."""
+    def new_cache(self, rows: int) -> Tensor:
+        """Keys and values of `rows` frames in each layer, [layers, 2, rows, kv_heads, 16, head_dim]."""
         layers = self.decoder.layers
         qk_heads, head_dim = layers[0].qk_norm.shape
         kv_heads = qk_heads - layers[0].output.shape[1] // head_dim
-        buffer = self.heads.new_empty(len(layers), 2, rows, kv_heads, CODEBOOKS, head_dim)
-        return [(keys, values) for keys, values in buffer]
+        return self.heads.new_empty(len(layers), 2, rows, kv_heads, CODEBOOKS, head_dim)
 
 
 class FrameRows:
@@ -89,12 +117,12 @@ class FrameRows:
 class FrameCompleter:
     """Runs the code predictor for a batch and keeps each slot's next input. Nothing in it waits for the device."""
 
-    def __init__(self, weights: FrameWeights, slots: int) -> None:
+    def __init__(self, weights: FrameWeights, slots: int, next_inputs: NextInputs) -> None:
         self.weights = weights
         self.idle_slot = slots
-        self.next_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
+        self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
-        self._next = self._next_code
+        self._next_inputs = next_inputs
         self._sizes: list[int] = []
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -120,89 +148,86 @@ class FrameCompleter:
         return self._codes[:size]
 
     @torch.inference_mode()
-    def capture(self, sizes: Iterable[int], compiled: bool) -> None:
+    def capture(self, sizes: Iterable[int]) -> None:
         """Capture a graph for each batch size, the largest first: the others then fit into its memory pool."""
         self._sizes = sorted(sizes)
-        largest, device = self._sizes[-1], self.next_inputs.device
+        largest, device = self._sizes[-1], self.slot_inputs.device
         idle = FrameRows(largest, self.idle_slot)
-        self._hidden = self.next_inputs.new_zeros(largest, self.next_inputs.shape[1])
+        self._hidden = self.slot_inputs.new_zeros(largest, self.slot_inputs.shape[1])
         self._code0 = torch.zeros(largest, dtype=torch.int64, device=device)
         self._integers = torch.from_numpy(idle.integers).to(device)
         self._floats = torch.from_numpy(idle.floats).to(device)
         self._codes = torch.zeros(largest, CODEBOOKS, dtype=torch.int16, device=device)
-        if compiled:
-            self._next = torch.compile(self._next_code, dynamic=True)
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._sizes):
             inputs = self._hidden[:size], self._code0[:size], self._integers[:size], self._floats[:size]
-            self._run(*inputs)  # compiles and allocates what must not be captured
+            self._run(*inputs)  # compiles kernels, which must not be captured
             self._graphs[size] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graphs[size], pool=pool):
                 self._codes[:size] = self._run(*inputs)
 
     @torch.inference_mode()
     def _run(self, hidden: Tensor, code0: Tensor, integers: Tensor, floats: Tensor) -> Tensor:
-        """Frames, int16 [rows, 16], as a pure function of its arguments but for `next_inputs`."""
+        """Frames, int16 [rows, 16], as a pure function of its arguments but for `slot_inputs`."""
         weights = self.weights
         slots, text_ids, top_k = integers.unbind(1)
-        temperature, top_p, *noise = floats.unbind(1)
         cache = weights.new_cache(len(hidden))
-        codes = [code0]
-        # The first call takes two positions, the Talker's hidden state and code 0.
+        codes = code0[:, None].repeat(1, CODEBOOKS)
+        # The first pass takes two positions, the Talker's hidden state and code 0.
         inputs = torch.stack((weights.projection(hidden), F.embedding(code0, weights.predictor_table)), 1)
-        for book, uniform in enumerate(noise, start=1):
-            code, embedding = self._next(inputs, cache, book, uniform, temperature, top_k, top_p)
-            codes.append(code)
-            inputs = embedding[:, None]
-        frames = torch.stack(codes, 1)
-        self.next_inputs.index_copy_(0, slots, weights.embed(text_ids, frames))
-        return frames.to(torch.int16)
+        for book in range(1, CODEBOOKS):
+            inputs = self._next_inputs(weights, inputs, cache, book, codes, top_k, floats)
+        self.slot_inputs.index_copy_(0, slots, weights.embed(text_ids, codes))
+        return codes.to(torch.int16)
 
-    def _next_code(
-        self, inputs: Tensor, cache: Cache, book: int, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The codes of a codebook, int64 [rows], and the predictor's inputs that they become, [rows, predictor hidden].
 
-        The last one of `inputs`, [rows, positions, predictor hidden], stands at position `book`. Keys and values of the
-        positions before them are in `cache`; theirs are written to it.
-        """
-        weights = self.weights
-        stop = book + 1
-        start = stop - inputs.shape[1]
+def next_inputs(
+    weights: FrameWeights, inputs: Tensor, cache: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
+) -> Tensor:
+    """Draw the codes of a codebook into `codes[:, book]`, int64 [rows, 16]; returns the inputs that they become.
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache[layer]
-            keys[:, :, start:stop] = k
-            values[:, :, start:stop] = v
-            grouped = q.shape[1] != k.shape[1]
-            return F.scaled_dot_product_attention(
-                q, keys[:, :, :stop], values[:, :, :stop], is_causal=q.shape[2] > 1, enable_gqa=grouped
-            )
+    Inputs are the predictor's, [rows, positions, predictor hidden]: the last one given stands at position `book`, the
+    one returned behind it. Keys and values of the positions before are in `cache`; theirs are written to it.
+    `top_k` is int64 [rows], `floats` a FrameRows' array.
+    """
+    stop = book + 1
+    start = stop - inputs.shape[1]
 
-        states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
-        logits = F.linear(states[:, -1], weights.heads[book - 1]).float()
-        code = draw_codes(logits, uniform, temperature, top_k, top_p)
-        return code, F.embedding(code + weights.code_offsets[book], weights.predictor_table)
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache[layer]
+        keys[:, :, start:stop] = k
+        values[:, :, start:stop] = v
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(
+            q, keys[:, :, :stop], values[:, :, :stop], is_causal=q.shape[2] > 1, enable_gqa=grouped
+        )
+
+    states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
+    logits = F.linear(states[:, -1], weights.heads[book - 1]).float()
+    codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
+    return F.embedding(codes[:, book] + weights.code_offsets[book], weights.predictor_table)[:, None]
 
 
 def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """One code a row, int64 [rows], of logits, float32 [rows, codes]; the other arguments are [rows].
 
-    Temperature 0 takes the likeliest code, the first of equal ones; top_k 0 and top_p 1 cut nothing.
+    Temperature 0 takes the likeliest code; top_k 0 and top_p 1 cut nothing, and codes as likely as the last kept stay.
     """
+    codes = logits.shape[1]
     greedy = temperature == 0
-    scaled, order = logits.sort(descending=True, stable=True)
-    rank = torch.arange(logits.shape[1], device=logits.device)
-    cut = (rank >= top_k[:, None]) & (top_k > 0)[:, None]
-    scaled = (scaled / torch.where(greedy, 1.0, temperature)[:, None]).masked_fill(cut, float("-inf"))
-    probabilities = scaled.softmax(-1)
-    cumulated = probabilities.cumsum(-1)
-    # A code stays while those before it do not reach top_p; the first always does.
-    kept = ((cumulated - probabilities < top_p[:, None]) & ~cut) | (rank == 0)
-    total = cumulated.masked_fill(~kept, 0.0).amax(-1, keepdim=True)
-    passed = (kept & (cumulated <= uniform[:, None] * total)).sum(-1)
-    place = torch.where(greedy, 0, torch.minimum(passed, kept.sum(-1) - 1))
-    return order.gather(1, place[:, None])[:, 0]
+    scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]
+    descending = scaled.sort(descending=True).values
+    least = descending.gather(1, torch.where(top_k > 0, top_k, codes).clamp(max=codes)[:, None] - 1)
+    share = (scaled - descending[:, :1]).exp().masked_fill(scaled < least, 0.0)
+    sorted_share = (descending - descending[:, :1]).exp().masked_fill(descending < least, 0.0)
+    goal = torch.where(top_p < 1, top_p, torch.inf)[:, None] * share.sum(-1, keepdim=True)
+    before = (sorted_share.cumsum(-1) < goal).sum(-1, keepdim=True).clamp(max=codes - 1)
+    share = share.masked_fill(scaled < descending.gather(1, before), 0.0)
+    cumulated = share.cumsum(-1)
+    index = torch.arange(codes, device=logits.device)
+    last = torch.where(share > 0, index, 0).amax(-1, keepdim=True)
+    passed = (share > 0) & (cumulated > uniform[:, None] * cumulated[:, -1:])
+    return torch.where(greedy, logits.argmax(-1), torch.where(passed, index, last).amin(-1))
 
 
 def frame_noise(seeds: npt.NDArray[np.uint64], frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:

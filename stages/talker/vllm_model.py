@@ -20,19 +20,15 @@ from vllm.transformers_utils.config_parser_base import ConfigParserBase
 
 from ..architecture import TalkerConfig
 from ..checkpoint import read_checkpoint
-from ..types import CODEBOOKS
 from .code_predictor import CodePredictor
-from .decoder import Rope
 from .frames import FrameWeights
-from .model import TextProjection, code_offsets
+from .model import TextProjection
 from .vllm_state import TalkerModelState
 
 ARCHITECTURE = "DuotoneTalker"
 CONFIG_FORMAT = "duotone"
 CONTROL_IDS = 1024
 """The last ids of the codec vocabulary are for prompts; of these only eos may be sampled."""
-TABLE_ROWS = 8192
-"""Rows of the text table that are computed at once."""
 SMALLEST_HEAD = 32
 """vLLM's attention kernels take no smaller heads; such are spread over larger ones."""
 MAX_POSITIONS = 32_768
@@ -123,23 +119,14 @@ class TalkerForVllm(Qwen3ForCausalLM):
         assert hidden is not None, "no logits have been computed since the last call"
         return hidden
 
-    @torch.no_grad()
     def take_frame_weights(self) -> FrameWeights:
         """What completing frames reads, in the layout that it reads; the modules that held it are freed. Call it once."""
-        config, predictor = self.talker_config, self.code_predictor
-        codec_embedding = self.model.embed_tokens.weight[: config.vocab_size].detach()
-        books = predictor.embedding_tables().flatten(0, 1)
-        code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
-        rope = Rope.table(config.code_predictor_config, CODEBOOKS)
-        weights = FrameWeights(
-            text_table=torch.cat([self.text_projection(ids) for ids in self.text_embedding.weight.split(TABLE_ROWS)]),
-            code_table=code_table,
-            code_offsets=code_offsets(config).to(books.device),
-            projection=predictor.small_to_mtp_projection,
-            predictor_table=predictor.small_to_mtp_projection(code_table),
-            decoder=predictor.model.weights(),
-            heads=predictor.head_weights(),
-            rope=rope.to(books.device, books.dtype),
+        weights = FrameWeights.of(
+            self.talker_config,
+            self.model.embed_tokens.weight[: self.talker_config.vocab_size].detach(),
+            self.text_embedding.weight.detach(),
+            self.text_projection,
+            self.code_predictor,
         )
         del self.text_embedding, self.text_projection, self.code_predictor
         return weights

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm import envs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.buffer_utils import async_copy_to_gpu
@@ -24,6 +23,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
 from ..types import CODEBOOKS, PromptPlan, Sampling
+from . import frames, kernels
 from .frames import FrameCompleter
 
 REQUEST = "duotone_request"
@@ -78,12 +78,13 @@ class TalkerModelState(DefaultModelState):
         self.requests: list[TalkerRequest | None] = [None] * self.max_num_reqs
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
-        self.frames = FrameCompleter(model.take_frame_weights(), self.max_num_reqs)
-        if device.type == "cuda" and not self.model_config.enforce_eager:
+        weights = model.take_frame_weights()
+        on_gpu = device.type == "cuda"
+        kernels.check(weights)
+        self.frames = FrameCompleter(weights, self.max_num_reqs, kernels.next_inputs if on_gpu else frames.next_inputs)
+        if on_gpu and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes
-            smaller = {size for size in sizes if size < self.max_num_reqs}
-            # Batch-invariant mode replaces PyTorch's operators, which compiled code would not call.
-            self.frames.capture(smaller | {self.max_num_reqs}, compiled=not envs.VLLM_BATCH_INVARIANT)
+            self.frames.capture({size for size in sizes if size < self.max_num_reqs} | {self.max_num_reqs})
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
         """A request enters a slot, for the first time or after preemption."""
@@ -109,7 +110,7 @@ class TalkerModelState(DefaultModelState):
         singles = int((input_batch.num_scheduled_tokens == 1).sum())
         if singles:
             torch.index_select(
-                self.frames.next_inputs, 0, input_batch.idx_mapping[:singles], out=self.inputs_embeds[:singles]
+                self.frames.slot_inputs, 0, input_batch.idx_mapping[:singles], out=self.inputs_embeds[:singles]
             )
         if input_batch.has_prefill:
             self._embed_prompts(input_batch)
