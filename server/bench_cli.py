@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..profiling.bench import TEXTS, Level, Load, Target, run_level, write_results
-from ..profiling.compare import Outcome, Plan, comparison_table, parse_arm
+from ..profiling.compare import Arm, Outcome, Plan, comparison_table, parse_arm
 from ..profiling.compare import compare as run_comparison
 from ..profiling.figures import summary_table
 from ..profiling.server_process import ServerFailed
@@ -33,7 +33,7 @@ Frames = Annotated[int | None, typer.Option(min=1, help="Ask for answers of exac
 Texts = Annotated[Path | None, typer.Option(metavar="FILE", help="What to say, a text on each line.")]
 Voice = Annotated[str, typer.Option(help="The voice to ask for.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds by which an answer must have ended.")]
-Arm = Annotated[
+ArmWords = Annotated[
     list[str],
     typer.Option(metavar="KEY=VALUE", help="A setting; in capitals an environment variable; `config=` a profile."),
 ]
@@ -62,7 +62,7 @@ def bench(
     try:
         target.connection()
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        _refuse(f"--url {error}")
     levels = _run(_bench(target, load, _counts(streams)))
     summaries = [level.summary for level in levels]
     _print(summary_table(summaries))
@@ -88,8 +88,8 @@ async def _bench_level(target: Target, load: Load, streams: int, progress: Progr
 @bench_app.command()
 def compare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where raw results and the servers' logs go.")],
-    a: Arm,
-    b: Arm,
+    a: ArmWords,
+    b: ArmWords,
     model: Annotated[str | None, typer.Argument(help="As for `serve`, in both arms.")] = None,
     config: Annotated[str | None, typer.Option(metavar="FILE", help="A profile, in both arms.")] = None,
     assignments: Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting, in both arms.")] = [],  # noqa: B006  (typer's way to write an option that may be absent)
@@ -105,15 +105,12 @@ def compare(
     idle: Annotated[float, typer.Option(min=0.1, help="Seconds for which a server is watched without load.")] = 5.0,
 ) -> None:
     """Start two configurations of the server in turn, load them alike, and say which differences are real."""
-    try:
-        arms = parse_arm(a), parse_arm(b)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     common = [model] if model is not None else []
     common += ["--config", config] if config is not None else []
     common += [word for assignment in assignments for word in ("--set", assignment)]
     plan = Plan(
-        *arms,
+        _arm("--a", a),
+        _arm("--b", b),
         load=Load(requests, warmup, _read_texts(texts), frames, seed, voice=voice, timeout_s=timeout),
         streams=_counts(streams),
         repeats=repeats,
@@ -166,13 +163,20 @@ def _refuse(message: str) -> NoReturn:
     raise typer.Exit(EXIT_ERROR)
 
 
+def _arm(option: str, items: list[str]) -> Arm:
+    try:
+        return parse_arm(items)
+    except ValueError as error:
+        _refuse(f"{option} {error}")
+
+
 def _counts(text: str) -> tuple[int, ...]:
     try:
         counts = tuple(int(part) for part in text.split(","))
     except ValueError:
         counts = ()
     if not counts or min(counts) < 1:
-        raise typer.BadParameter(f"--streams {text}: expected counts, such as 1,16,64")
+        _refuse(f"--streams {text}: expected counts, such as 1,16,64")
     return counts
 
 
@@ -181,9 +185,11 @@ def _read_texts(path: Path | None) -> tuple[str, ...]:
         return TEXTS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"--texts {path}: {error}") from None
+    except OSError as error:
+        _refuse(f"--texts {path}: {error.strerror}")
+    except UnicodeDecodeError:
+        _refuse(f"--texts {path}: not UTF-8")
     texts = tuple(line.strip() for line in lines if line.strip())
     if not texts:
-        raise typer.BadParameter(f"--texts {path}: no text in it")
+        _refuse(f"--texts {path}: no text in it")
     return texts

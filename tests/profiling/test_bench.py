@@ -33,8 +33,8 @@ async def test_chunks_are_noted_as_the_server_wrote_them_and_when():
     assert (record.status, record.failure, record.samples) == (200, None, 21 * 1920 + 1)
     first, second, third = record.arrivals_s
     assert before_s <= record.sent_s <= first <= record.ended_s
-    assert 0.09 < second - first < 0.5
-    assert 0.04 < third - second < 0.5
+    assert 0.09 < second - first < 2
+    assert 0.04 < third - second < 2
 
 
 async def test_every_request_is_asked_for_once_with_its_own_text_and_seed():
