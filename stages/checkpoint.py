@@ -231,6 +231,8 @@ def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
     sampled = talker.vocab_size - CONTROL_IDS
     enough = 0 < sampled <= predictor.vocab_size
     _require(enough, file, "talker_config.vocab_size", f"leaves {sampled} codes, a codebook has {predictor.vocab_size}")
+    eos = talker.codec_eos_token_id
+    _require(eos >= sampled, file, "talker_config.codec_eos_token_id", f"is {eos}, which is one of {sampled} codes")
     codec_ids = {
         "codec_bos_id": talker.codec_bos_id,
         "codec_eos_token_id": talker.codec_eos_token_id,

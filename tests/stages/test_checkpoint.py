@@ -176,6 +176,7 @@ def test_file_that_is_no_json(directory, name):
         ("config.json", "talker_config.hidden_size", "64", "$.talker_config.hidden_size"),
         ("config.json", "talker_config.codec_eos_token_id", ..., "`codec_eos_token_id`"),
         ("config.json", "talker_config.codec_eos_token_id", 1088, "codec_eos_token_id is 1088, not in 0 … 1087"),
+        ("config.json", "talker_config.codec_eos_token_id", 63, "codec_eos_token_id is 63, which is one of 64 codes"),
         ("config.json", "talker_config.codec_language_id.german", -1, "codec_language_id.german is -1"),
         ("config.json", "talker_config.spk_id.ada", 5000, "spk_id.ada is 5000"),
         ("config.json", "talker_config.spk_is_dialect.ada", "kansai", "spk_is_dialect.ada is 'kansai'"),
