@@ -1,8 +1,8 @@
 """Completing frames on a device: from the Talker's hidden states and codes 0 to whole frames and the next inputs.
 
-Everything that differs between requests is a row of small arrays, and noise is keyed by seed, frame and codebook, so that
-neither a batch's other rows nor the number of calls so far change a frame. On a GPU the whole computation is one captured
-CUDA graph for each batch size; a batch is padded with rows that write to an idle slot.
+Everything that differs between requests is a row of small arrays, and noise is keyed by seed, frame and codebook, so
+that neither a batch's other rows nor the number of calls so far change a frame. On a GPU the whole computation is one
+captured CUDA graph for each batch size; a batch is padded with rows that write to an idle slot.
 """
 
 from bisect import bisect_left
@@ -63,11 +63,11 @@ class FrameWeights:
         text_projection: TextProjection,
         predictor: CodePredictor,
     ) -> "FrameWeights":
-        """From the parts of a Talker; `codec_embedding` is [V, hidden], `text_embedding` [text_vocab_size, text hidden]."""
+        """From a Talker's parts; `codec_embedding` is [V, hidden], `text_embedding` [text_vocab_size, text hidden]."""
         books = predictor.embedding_tables().flatten(0, 1)
         code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
         return cls(
-            text_table=torch.cat([text_projection(rows) for rows in text_embedding.split(_TABLE_ROWS)]),
+            text_table=torch.cat([text_projection(rows) for rows in torch.split(text_embedding, _TABLE_ROWS)]),
             code_table=code_table,
             code_offsets=code_offsets(config).to(books.device),
             projection=predictor.small_to_mtp_projection,
@@ -231,7 +231,7 @@ def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tens
 
 
 def frame_noise(seeds: npt.NDArray[np.uint64], frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Numbers in [0, 1), float32 [rows, 15], of seeds and frame numbers, uint64 [rows]: the start of a splitmix64 stream."""
+    """The start of a splitmix64 stream, in [0, 1), float32 [rows, 15], for each seed and frame number, uint64 [rows]."""
     keys = _mix(_mix(seeds) + frames)
     words = _mix(keys[:, None] + np.arange(1, CODEBOOKS, dtype=np.uint64) * _GOLDEN)
     return (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float32) * np.float32(2.0**-_UNIFORM_BITS)

@@ -185,9 +185,7 @@ def _rotated(source, norm, at, angle_cos, angle_sin, eps, HALF: tl.constexpr):
     return first * angle_cos - second * angle_sin, second * angle_cos + first * angle_sin
 
 
-def draw(
-    weights: FrameWeights, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
-) -> Tensor:
+def draw(weights: FrameWeights, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
     """`frames.draw_codes` into `codes[:, book]`, and the inputs [rows, 1, predictor hidden] that the codes become."""
     rows, entries = logits.shape
     table = weights.predictor_table

@@ -1,9 +1,9 @@
-"""The Talker's engine on stock vLLM: one LLMEngine in this process, which schedules, batches and owns the key/value cache.
+"""The Talker's engine on stock vLLM: one LLMEngine in this process schedules, batches and owns the key/value cache.
 
 A request's life: `accept` hands it to vLLM with placeholder ids for its prompt and a TalkerRequest in `extra_args`;
-TalkerModelState embeds the plan and completes a frame behind each code 0 that vLLM samples; `step` returns the frames whose
-code 0 vLLM has returned. vLLM's word is final: the step that asynchronous scheduling runs behind an eos makes a frame that
-nobody asks for.
+TalkerModelState embeds the plan and completes a frame behind each code 0 that vLLM samples; `step` returns the frames
+whose code 0 vLLM has returned. vLLM's word is final: the step that asynchronous scheduling runs behind an eos makes a
+frame that nobody asks for.
 """
 
 import time
@@ -41,7 +41,7 @@ class VllmTalkerEngine(Engine):
         self._engine = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
 
     def accept(self, command: StageCommand) -> None:
-        """Hand a request to vLLM, or take some back. Raises RequestError for a prompt that leaves no room for a frame."""
+        """Hand a request to vLLM, or take some back. Raises RequestError for a prompt that leaves a frame no room."""
         if isinstance(command, Abort):
             known = [key for key in command.keys if self._requests.pop(key, None)]
             self._engine.abort_request([str(key) for key in known])
@@ -49,7 +49,7 @@ class VllmTalkerEngine(Engine):
         assert isinstance(command, Speak)
         if command.plan.positions >= self._max_positions:
             raise RequestError(
-                f"the prompt takes {command.plan.positions} positions of the {self._max_positions} that a request may hold",
+                f"the text takes {command.plan.positions} positions of the {self._max_positions} that a request may hold",
                 "input",
             )
         request = TalkerRequest(command.key, command.plan, command.sampling)

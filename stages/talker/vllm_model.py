@@ -1,7 +1,7 @@
 """The Talker as a model of stock vLLM: its Qwen3 backbone with a codec head, and the parts that complete a frame.
 
-`register` is the entry point (group `vllm.general_plugins`). Nothing in vLLM is patched: a configuration parser tells it
-of the backbone alone, and `get_model_state_cls` hangs the rest on Model Runner V2.
+`register` is the entry point (group `vllm.general_plugins`). Nothing in vLLM is patched: a configuration parser tells
+it of the backbone alone, and `get_model_state_cls` hangs the rest on Model Runner V2.
 """
 
 import math
@@ -108,7 +108,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
         return TalkerModelState
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits of code 0, [rows, vocab_size], -inf where no frame may begin. The runner calls it right before the sampler."""
+        """Logits of code 0, [rows, vocab_size], -inf where no frame may begin. The sampler is called right behind it."""
         self._sampled_hidden = hidden_states
         logits: torch.Tensor = super().compute_logits(hidden_states)
         return logits.masked_fill_(self.never_sampled, float("-inf"))
@@ -120,7 +120,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
         return hidden
 
     def take_frame_weights(self) -> FrameWeights:
-        """What completing frames reads, in the layout that it reads; the modules that held it are freed. Call it once."""
+        """What completing frames reads, as it reads it; the modules that held it are freed. Call it once."""
         weights = FrameWeights.of(
             self.talker_config,
             self.model.embed_tokens.weight[: self.talker_config.vocab_size].detach(),

@@ -1,4 +1,4 @@
-"""Everything that must happen before vllm is imported: refusals, and the settings that it takes from the environment alone."""
+"""What must happen before vllm is imported: refusals, and the settings that it takes from the environment alone."""
 
 import importlib.util
 import os
@@ -6,9 +6,9 @@ import os
 import torch
 
 from ..checkpoint import Checkpoint
+from ..engine import Engine
 from ..errors import ConfigurationError
 from ..pipeline import TalkerOptions
-from ..engine import Engine
 
 
 def start_vllm_talker(checkpoint: Checkpoint, options: TalkerOptions) -> Engine:
@@ -20,14 +20,17 @@ def start_vllm_talker(checkpoint: Checkpoint, options: TalkerOptions) -> Engine:
     os.environ.update(environment(options))
     from .vllm_engine import VllmTalkerEngine
 
-    return VllmTalkerEngine(checkpoint, options)
+    try:
+        return VllmTalkerEngine(checkpoint, options)
+    except ValueError as error:  # how vLLM refuses settings, and a device without room for its cache
+        raise ConfigurationError(f"talker.vllm: {error}") from error
 
 
 def check(options: TalkerOptions) -> None:
     """Raise ConfigurationError for options that cannot work, before anything heavy is imported."""
     if options.vllm.tensor_parallel_size > 1:
         raise ConfigurationError(
-            "talker.vllm.tensor_parallel_size: above 1 the model would leave the Talker's process; add Talker replicas instead"
+            "talker.vllm.tensor_parallel_size: above 1 the model would leave the Talker's process; add replicas instead"
         )
     if importlib.util.find_spec("vllm") is None:
         raise ConfigurationError("talker.engine: vllm is not installed here: pip install 'duotone[vllm]'")

@@ -2,12 +2,13 @@
 
 The runner asks for the embeddings of the scheduled rows, runs the backbone, computes the logits of code 0 and calls the
 sampler; `FrameSampler` lets vLLM sample code 0 and has `TalkerModelState` complete the frame. Main thread of the worker
-alone. Nothing here waits for the device: what the host must know (slots, frame numbers, who gets a frame) follows from the
-schedule, and what the device makes is left on the way to pinned memory.
+alone. Nothing here waits for the device: what the host must know (slots, frame numbers, who gets a frame) follows from
+the schedule, and what the device makes is left on the way to pinned memory.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,10 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
+from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
 from . import frames, kernels
-from .frames import FrameCompleter
+from .frames import FrameCompleter, FrameWeights
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -36,8 +38,8 @@ Codes = npt.NDArray[np.int16]
 class TalkerRequest:
     """One request, shared between the engine and the model state: it outlives preemption, which empties vLLM's slot.
 
-    Each frame is in `in_flight` from its step until vLLM returns its code 0, then in `codes`. vLLM returns a step's tokens
-    when a copy behind them on the same stream is done, so the codes have arrived by then.
+    Each frame is in `in_flight` from its step until vLLM returns its code 0, then in `codes`. vLLM returns a step's
+    tokens when a copy that waits for ours is done, so the codes have arrived by then.
     """
 
     key: int
@@ -49,7 +51,7 @@ class TalkerRequest:
     """Of each frame not accepted yet, the step's codes in host memory, int16 [rows, 16], and its row there."""
 
     def accept_frame(self) -> Codes:
-        """Move the oldest frame in flight to the accepted ones; int16 [16]. Call it when vLLM has returned its code 0."""
+        """Move the oldest frame in flight to the accepted ones; int16 [16]. Call it when vLLM returns its code 0."""
         codes, row = self.in_flight.popleft()
         self.codes.append(codes[row].numpy().copy())
         return self.codes[-1]
@@ -60,21 +62,35 @@ class TalkerRequest:
         return trailing[frame] if frame < len(trailing) else pad_id
 
     def input_ids(self, start: int, stop: int, pad_id: int) -> npt.NDArray[np.int32]:
-        """Rows `start` to `stop` of prompt and accepted frames, as a plan's rows: int32 [stop - start, 1 + CODEBOOKS]."""
+        """Rows `start` to `stop` of prompt and accepted frames, laid out as a plan's: int32 [rows, 1 + CODEBOOKS]."""
         prompt = self.plan.row_ids()
         frames = range(max(start - len(prompt), 0), max(stop - len(prompt), 0))
         made = [np.concatenate(([self.text_id(frame, pad_id)], self.codes[frame])) for frame in frames]
         return np.concatenate([prompt[start:stop], np.array(made, np.int32).reshape(-1, 1 + CODEBOOKS)])
 
 
+class FrameModel(Protocol):
+    """What the model state asks of the model besides being a vLLM model."""
+
+    text_tokens: TextTokens
+
+    def take_frame_weights(self) -> FrameWeights:
+        """What completing frames reads; the model keeps none of it."""
+        ...
+
+    def take_sampled_hidden(self) -> torch.Tensor:
+        """The hidden states [rows, hidden_size] whose logits were computed last."""
+        ...
+
+
 class TalkerModelState(DefaultModelState):
     """Knows what stands in vLLM's slots and what each slot's next input is."""
 
     def __init__(
-        self, vllm_config: VllmConfig, model: torch.nn.Module, encoder_cache: EncoderCache | None, device: torch.device
+        self, vllm_config: VllmConfig, model: FrameModel, encoder_cache: EncoderCache | None, device: torch.device
     ) -> None:
         super().__init__(vllm_config, model, encoder_cache, device)
-        self.pad_id: int = model.text_tokens.tts_pad_token_id
+        self.pad_id = model.text_tokens.tts_pad_token_id
         self.requests: list[TalkerRequest | None] = [None] * self.max_num_reqs
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""

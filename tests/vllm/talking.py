@@ -76,7 +76,7 @@ def talk(
     joins: Callable[[int], int] = lambda key: 0,
     each_step: Callable[[Talk], None] = lambda talk: None,
 ) -> Talk:
-    """Speak all requests, each before the step that `joins` gives for its key, until the engine has nothing left to do."""
+    """Speak all requests, each before the step that `joins` gives for its key, until the engine has nothing to do."""
     waiting = sorted(requests, key=joins)
     result = Talk()
     while waiting or engine.has_work():
