@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import Checkpoint
+from ..engine import Engine
 from ..errors import RequestError
-from ..messages import Abort, Command, Ended, Frames, Speak
+from ..messages import Abort, Ended, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
 from .sampling import Draw, DrawRows, Noise, penalise
@@ -72,8 +73,8 @@ class Batch:
         )
 
 
-class TorchTalkerEngine:
-    """Implements the worker's `Engine` for Speak and Abort."""
+class TorchTalkerEngine(Engine):
+    """Takes Speak and Abort."""
 
     def __init__(self, checkpoint: Checkpoint, options: TalkerOptions) -> None:
         """Build, load, allocate, warm up. Raises CheckpointError."""
@@ -95,16 +96,18 @@ class TorchTalkerEngine:
         self._batch = Batch.of([], self._device)
         self._warm_up(tokens.tts_pad_token_id)
 
-    def accept(self, command: Command) -> None:
-        """Take a Speak or an Abort. Raises RequestError for a prompt that leaves no room for a frame."""
+    def accept(self, command: StageCommand) -> None:
+        """Take a Speak or an Abort. Raises RequestError for a prompt that leaves a frame no room."""
         if isinstance(command, Abort):
             self._waiting = deque(speak for speak in self._waiting if speak.key not in command.keys)
             self._retire(set(command.keys))
             return
-        assert isinstance(command, Speak)  # the worker loop keeps Shutdown, and nobody sends the Talker codes
+        assert isinstance(command, Speak)  # Decode is for the other stage
         positions = command.plan.positions
-        if positions + max(1, command.sampling.min_new_frames) > self._max_positions:
-            raise RequestError(f"too long: {positions} of {self._max_positions} positions are prompt", "input")
+        if positions >= self._max_positions:
+            raise RequestError(
+                f"the text takes {positions} positions of the {self._max_positions} that a request may hold", "input"
+            )
         self._waiting.append(command)
 
     def has_work(self) -> bool:
