@@ -11,7 +11,7 @@ from rich.markup import escape
 from .. import __version__
 from ..stages.errors import DuotoneError
 from .bench_cli import bench_app
-from .config import Settings, load_settings, parse_assignment
+from .config import Settings, load_settings, parse_assignment, parse_profiler_config
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -50,10 +50,13 @@ def serve(
     served_model_name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     monitor: Annotated[Path | None, typer.Option(help="Write every second of the monitor here at the end.")] = None,
+    profiler_config: Annotated[
+        str | None, typer.Option(help='JSON, for all stages or by stage: {"profiler": "torch", "directory": "traces"}.')
+    ] = None,
     assignments: Assignments = [],  # noqa: B006  (typer's way to write an option that may be absent)
 ) -> None:
     """Serve a model until interrupted."""
-    named = {
+    named: dict[str, object] = {
         "model": model,
         "http.host": host,
         "http.port": port,
@@ -62,6 +65,8 @@ def serve(
         "monitor_file": monitor,
     }
     try:
+        if profiler_config is not None:
+            named |= parse_profiler_config(profiler_config)
         settings = _settings(config, named, assignments)
         from .service import configure_logging
         from .service import serve as run

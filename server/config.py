@@ -4,17 +4,18 @@ Three layers, each over the one before: a YAML profile, environment variables (`
 joined by `__`), flags of the command line. An unknown key in any of them is an error that names key and source.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 
 from ..stages.errors import ConfigurationError
-from ..stages.pipeline import Options, Orchestration, PipelineOptions
+from ..stages.pipeline import STAGES, Options, Orchestration, PipelineOptions
 
 PREFIX = "DUOTONE_"
 PROFILE_VARIABLE = "DUOTONE_CONFIG"
@@ -28,14 +29,31 @@ Tree = dict[str, object]
 """Settings before they are checked: values are strings, numbers, lists or trees."""
 
 
+def _one_or_more(keys: object) -> object:
+    """A key alone, as an environment variable holds it, is a list of one."""
+    return (keys,) if isinstance(keys, str) else keys
+
+
+def _sendable(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(not key.get_secret_value() or set(key.get_secret_value()) & set(" \t\r\n") for key in keys):
+        raise ValueError("a key is empty or holds white space")
+    return keys
+
+
+ApiKeyList = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_more), AfterValidator(_sendable)]
+
+
 class HttpOptions(Options):
     """The listening socket and the limits that a client meets."""
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535, description="0 takes any free port")
     cors_origins: tuple[str, ...] = Field((), description="origins whose pages may call the server; `*` for all")
+    api_keys: ApiKeyList = Field((), description="with any, all but reading needs one of them as Bearer")
+    api_keys_file: Path | None = Field(None, description="further keys, one a line; `#` begins a comment")
     max_body_bytes: int = Field(1 << 20, ge=1024, description="larger request bodies are answered 413")
     send_timeout_s: float = Field(60.0, gt=0, description="a client that takes nothing for so long is given up")
+    encoder_threads: int = Field(4, ge=1, le=256, description="threads in which answers are compressed")
     drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
 
 
@@ -106,6 +124,21 @@ def parse_assignment(text: str) -> tuple[str, object]:
     if not separator or not key:
         raise ConfigurationError(f"command line: --set {text}: expected KEY=VALUE")
     return key, _parsed(value)
+
+
+def parse_profiler_config(text: str) -> dict[str, object]:
+    """`--profiler-config`: JSON, one profiler for all stages or `{"talker": {…}}` for some; returns dotted settings.
+
+    Raises ConfigurationError for text that is no JSON object.
+    """
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"command line: --profiler-config: not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ConfigurationError("command line: --profiler-config: expected an object")
+    by_stage = parsed if parsed.keys() <= set(STAGES) else dict.fromkeys(STAGES, parsed)
+    return {f"pipeline.{stage}.profiler_config": options for stage, options in by_stage.items()}
 
 
 def _profile_layer(profile: str) -> Layer:

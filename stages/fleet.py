@@ -7,18 +7,15 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import zmq.asyncio
 
 from .errors import DuotoneError
-from .pipeline import PipelineOptions, WorkerSpec
+from .pipeline import STAGES, PipelineOptions, Stage, WorkerSpec
 from .workers import Replica, start_replica
 
 log = logging.getLogger(__name__)
 
-Stage = Literal["talker", "code2wav"]
-STAGES: tuple[Stage, ...] = ("talker", "code2wav")
 Launch = Callable[[WorkerSpec], Awaitable[Replica]]
 
 FIRST_BACKOFF_S = 0.5

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..profiling.options import ProfilerOptions
 
+Stage = Literal["talker", "code2wav"]
+STAGES: tuple[Stage, ...] = ("talker", "code2wav")
 Orchestration = Literal["event_driven", "polling"]
 
 
@@ -83,7 +85,7 @@ class PipelineOptions(Options):
 class WorkerSpec(Options):
     """All that a worker process is told at its start, one line of JSON on its standard input."""
 
-    stage: Literal["talker", "code2wav"]
+    stage: Stage
     replica: int
     address: str
     checkpoint: Path

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Sequence
 
 from .errors import NotReady, ProfilingConflict, RequestError, StageFailed
-from .fleet import STAGES, Fleet
+from .fleet import Fleet
 from .messages import Profiled, StartProfile, StopProfile
-from .pipeline import PipelineOptions
+from .pipeline import STAGES, PipelineOptions
 from .questions import Questions
 from .workers import Replica
 

@@ -215,3 +215,53 @@ def test_a_broken_checkpoint_ends_the_command_with_one_clear_line(tmp_path):
     assert "config.json" in done.stderr
     assert "model_type" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def trace(path: str) -> list[str]:
+    """The names of the events of a Chrome trace."""
+    return [event["name"] for event in json.loads(Path(path).read_text())["traceEvents"]]
+
+
+async def test_two_curls_profile_running_stages_into_a_trace_each(tmp_path):
+    server = Server("--profiler-config", json.dumps({"profiler": "torch", "directory": str(tmp_path / "traces")}))
+    try:
+        server.wait_until_ready()
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            assert (await client.post("/stop_profile")).status_code == 409
+            assert (await client.post("/start_profile")).json() == {"replicas": ["talker-0", "code2wav-0"]}
+            assert (await client.post("/start_profile")).status_code == 409
+            assert (await client.post("/start_profile", json={"stages": ["vocoder"]})).status_code == 400
+            await speak(client)
+            files = (await client.post("/stop_profile")).json()["files"]
+            assert {"prefill", "decode", "code predictor"} <= set(trace(*files["talker-0"]))
+            assert "decode chunk" in trace(*files["code2wav-0"])
+            # A window of one stage alone; the other one serves on untouched.
+            assert (await client.post("/start_profile", json={"stages": ["code2wav"]})).status_code == 200
+            await speak(client)
+            assert list((await client.post("/stop_profile")).json()["files"]) == ["code2wav-0"]
+    finally:
+        assert server.stop() == 0
+
+
+async def test_a_window_that_ends_by_itself_is_a_success_at_its_stop(tmp_path):
+    options = {"profiler": "torch", "directory": str(tmp_path), "delay_iterations": 2, "max_iterations": 3}
+    server = Server("--profiler-config", json.dumps({"talker": options}))
+    try:
+        server.wait_until_ready()
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            assert (await client.post("/start_profile")).json() == {"replicas": ["talker-0"]}
+            await speak(client)
+            stopped = await client.post("/stop_profile")
+            assert stopped.status_code == 200
+            names = trace(*stopped.json()["files"]["talker-0"])
+            assert names.count("code predictor") == 3
+    finally:
+        server.stop()
+
+
+def test_the_cuda_profiler_is_refused_where_there_is_no_cuda():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    server = Server("--profiler-config", json.dumps({"profiler": "cuda"}))
+    assert server.process.wait(60) == 1
