@@ -9,6 +9,8 @@ import unicodedata
 
 from .config import TextOptions
 
+_SPACES = re.compile(r"[^\S\n]+")
+_LINE_END = re.compile(r" ?\n ?")
 _BLANK_LINES = re.compile(r"\n{3,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff]")
 
@@ -26,28 +28,45 @@ _TABLE_RULE = re.compile(r"^\|? ?:?--[-:| ]*$", re.MULTILINE)
 _TABLE_ROW = re.compile(r"^\|(.*)\|$", re.MULTILINE)
 _BLOCK = re.compile(r"^(?:> ?)*(?:#{1,6} |[-*+] (?:\[[ xX]\] )?|> ?)(?P<line>.*)$", re.MULTILINE)
 _CLOSING_HASHES = re.compile(r" #+$")
-_LINK = re.compile(r"!?\[(?P<text>[^\[\]\n]*)\](?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*)?\)|\[[^\[\]\n]*\])")
+_LINK_TEXT = r"[^\[\]\n]{0,500}"
+_LINK_PATH = r"[^()\n]{0,2000}"
+_LINK = re.compile(
+    rf"!?\[(?P<text>{_LINK_TEXT})\](?:\({_LINK_PATH}(?:\({_LINK_PATH}\){_LINK_PATH})?\)|\[{_LINK_TEXT}\])"
+)
+_OPEN_LINK = re.compile(
+    rf"!?(?:\[{_LINK_TEXT}(?:\](?:\({_LINK_PATH}(?:\({_LINK_PATH}(?:\){_LINK_PATH})?)?|\[{_LINK_TEXT})?)?)?\Z"
+)
+"""What may still become a link when more text comes; nothing, at the end, where nothing may."""
 _STARS = re.compile(r"(?<!\*)(\*{1,3})(?=[^\s*])(?P<text>[^*\n]+)(?<=\S)\1(?!\*)")
 _UNDERSCORES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(?P<text>[^_\n]+)(?<=\S)\1(?!\w)")
 _STRUCK = re.compile(r"~~(?P<text>[^~\n]+)~~")
-_UNPAIRED = re.compile(r"`+|\*{2,}(?P<text>)")
+_UNPAIRED = re.compile(
+    r"`+|~~|\*{2,}|(?<!\w)[*_]{1,3}(?=[^\W_])|(?<=[^\W_])[*_]{1,3}(?!\w)|(?<=[.,:;!?…)\"”’])[*_]{1,3}(?!\w)"
+)
+"""Emphasis left open: its other half stands in another piece or nowhere."""
 _SPANS = (_STARS, _STARS, _UNDERSCORES, _STRUCK)
 """Stars twice: emphasis within emphasis."""
 
-_CLOSERS = "\"'”’»)\\]」』）"
+_CLOSERS = "\"'”’»)\\]」』）*_~`"
 _SENTENCE_END = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s)|[。！？]+[{_CLOSERS}]*|\n\n")
 _CLAUSE_END = re.compile(rf"[,;:][{_CLOSERS}]*(?=\s)|[，；：、]|(?= [–—-]\s)|—(?=\S)|\n")
 _WORD_END = re.compile(r"(?=\s)")
 _LOOK_AHEAD_CHARS = 3
 """What a border needs to see of the text behind it."""
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(\"'“‘])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$"
+    r"(?:^|[\s(\"'“‘*_])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$"
     r"|(?:^|\n)\d{1,3}\.$",
     re.IGNORECASE,
 )
 """Where a full stop ends no sentence; the number of a list's item is one of them."""
 _ABBREVIATION_CHARS = 12
 """Longer than any abbreviation with the character before it."""
+_MAY_GO_ON = re.compile(rf"(?:\.\w+\.|\.\.|…|[{_CLOSERS}])$")
+"""Where a small letter behind tells that the sentence goes on: at 5 p.m. today; well... maybe; "why?" she asked."""
+_OWN_LINE = re.compile(r"^(?:>|#{1,6} |[-*+] |\d{1,3}[.)] |\||```|~~~).*\n", re.MULTILINE)
+"""A heading, an item, a row: what is read as one, whether it ends in a full stop or not."""
+_WHOLE_LINE = ("|", "```", "~~~")
+"""What begins a line that is only understood as a whole."""
 
 
 def speakable_pieces(text: str, options: TextOptions) -> list[str]:
@@ -62,8 +81,21 @@ def speakable_pieces(text: str, options: TextOptions) -> list[str]:
 
 def tidy(text: str) -> str:
     """Text without control characters, its white space single: spaces, line ends, blank lines between paragraphs."""
-    lines = (" ".join(line.split()) for line in _CONTROL.sub("", text).splitlines())
-    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+    return squeeze("\n".join(without_control(text).splitlines())).strip()
+
+
+def squeeze(text: str) -> str:
+    """Text whose white space is single, outer white space included. Squeezing it with more text behind it is the same
+    as squeezing the whole.
+    """
+    for run, single in ((_SPACES, " "), (_LINE_END, "\n"), (_BLANK_LINES, "\n\n")):
+        text = run.sub(single, text)
+    return text
+
+
+def without_control(text: str) -> str:
+    """Text without characters that are neither seen nor heard."""
+    return _CONTROL.sub("", text)
 
 
 def is_speakable(text: str) -> bool:
@@ -91,10 +123,16 @@ def strip_markdown(text: str) -> str:
     for line_mark in (_FENCE, _TABLE_RULE, _RULE):
         text = line_mark.sub("", text)
     text = _TABLE_ROW.sub(lambda row: _as_sentence(", ".join(cell.strip() for cell in row[1].split("|"))), text)
-    for span in (_LINK, *_SPANS):
+    text = strip_links(text)
+    for span in _SPANS:
         text = span.sub(r"\g<text>", text)
     text = _BLOCK.sub(lambda block: _as_sentence(_CLOSING_HASHES.sub("", block["line"])), text)
     return _UNPAIRED.sub("", text)
+
+
+def strip_links(text: str) -> str:
+    """Text with the texts of its links and pictures in their place."""
+    return _LINK.sub(r"\g<text>", text)
 
 
 def _as_sentence(line: str) -> str:
@@ -132,3 +170,42 @@ def _last_border(window: str, fits: int) -> int:
 
 def _abbreviates(window: str, end: int) -> bool:
     return _ABBREVIATION.search(window[max(0, end - _ABBREVIATION_CHARS) : end]) is not None
+
+
+def closed_chars(text: str) -> int:
+    """How many characters at the start of a growing text can be no part of a link that is not complete yet."""
+    match = _OPEN_LINK.search(text)
+    assert match is not None  # It matches nothing, at the end.
+    return match.start()
+
+
+def ready_chars(text: str, max_chars: int) -> int:
+    """How many characters at the start of a growing text are ready to be spoken, whatever comes behind; 0 if none.
+
+    That is the first sentence, line of its own or paragraph, as soon as the text behind shows that it ends there; where
+    `max_chars` hold none, as much as `cut` would take. The text is squeezed and has no white space in front.
+    """
+    window = text[: max_chars + _LOOK_AHEAD_CHARS]
+    full = len(window) == max_chars + _LOOK_AHEAD_CHARS
+    sentences = (match.end() for match in _SENTENCE_END.finditer(window))
+    lines = (match.end() for match in _OWN_LINE.finditer(window))
+    for end in sorted({*sentences, *lines}):
+        if end <= max_chars and _ends_sentence(window, end):
+            return end
+    return _last_border(window, max_chars) if full else 0
+
+
+def _ends_sentence(window: str, end: int) -> bool:
+    """Whether one ends here, as far as the window shows. What it cannot show yet is a later call's to say: behind an
+    undecided end there is white space alone, so that nothing else ends there in the meantime.
+    """
+    if window[end - 1] == "\n":
+        return True
+    if end == len(window) or window.startswith(_WHOLE_LINE, window.rfind("\n", 0, end) + 1):
+        return False
+    if window.startswith("\n\n", end):
+        return True
+    if _MAY_GO_ON.search(window, 0, end):
+        behind = window[end:].lstrip()
+        return bool(behind) and not behind[0].islower()
+    return not _abbreviates(window, end)
