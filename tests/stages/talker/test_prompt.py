@@ -191,7 +191,5 @@ def test_instruction_that_would_be_ignored_is_refused(custom_voice, tokenizer, c
 
 
 def test_plans_are_built_without_torch():
-    script = (
-        "import sys, duotone.stages.talker.prompt; sys.exit('torch' in sys.modules)"
-    )
+    script = "import sys, duotone.stages.talker.prompt; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
