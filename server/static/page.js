@@ -67,7 +67,7 @@ function showSpeed(schema) {
 }
 
 function showChosenSpeed() {
-  element("speed-shown").value = `${Number(element("speed").value)} ×`;
+  element("speed-shown").textContent = `${Number(element("speed").value)} ×`;
 }
 
 // --- What is asked of it ---

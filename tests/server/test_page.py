@@ -1,4 +1,4 @@
-"""The page's files as they are served. What the page does stands in test_page_in_browser.py."""
+"""The page's files as they are served. What the page does stands in browser/."""
 
 import re
 from pathlib import Path
