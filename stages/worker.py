@@ -147,7 +147,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_spec()
     exit_with_parent()
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {spec.stage}-{spec.replica}: %(message)s")
+    name = f"{spec.stage}-{spec.replica}"
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {name}: %(message)s")
     with WorkerChannel(spec.address) as channel:
         try:
             engine = build_engine(spec)

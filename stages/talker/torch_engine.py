@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from ..checkpoint import Checkpoint
 from ..engine import Engine
@@ -150,12 +151,14 @@ class TorchTalkerEngine(Engine):
         if streams:
             slots, positions = [stream.slot for stream in streams], [stream.position for stream in streams]
             inputs = torch.stack([stream.next_input for stream in streams])
-            hidden.append(self._backbone.decode(slots, positions, inputs))
+            with record_function("decode"):
+                hidden.append(self._backbone.decode(slots, positions, inputs))
             for stream in streams:
                 stream.position += 1
         if self._waiting and self._free_slots:
             stream, prompt = self._admit(self._waiting.popleft())
-            hidden.append(self._backbone.prefill(stream.slot, prompt))
+            with record_function("prefill"):
+                hidden.append(self._backbone.prefill(stream.slot, prompt))
             self._batch = Batch.of([*streams, stream], self._device)
         return torch.cat(hidden)
 
@@ -191,7 +194,8 @@ class TorchTalkerEngine(Engine):
     def _complete_frames(self, hidden: Tensor, first_codes: Tensor, uniform: Tensor) -> bytes:
         """A frame of every stream of the batch, int16 [rows, 16]; makes their next inputs."""
         streams = self._batch.streams
-        codes = self._frames.complete(hidden, first_codes, self._batch.later_codes, uniform)
+        with record_function("code predictor"):
+            codes = self._frames.complete(hidden, first_codes, self._batch.later_codes, uniform)
         text = torch.stack([self._text_term(stream) for stream in streams])
         inputs = (self._weights.embed_frames(codes) + text)[:, None]
         for stream, row in zip(streams, inputs.unbind(), strict=True):
