@@ -231,7 +231,7 @@ def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tens
 
 
 def frame_noise(seeds: npt.NDArray[np.uint64], frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The start of a splitmix64 stream, in [0, 1), float32 [rows, 15], for each seed and frame number, uint64 [rows]."""
+    """The start of a splitmix64 stream in [0, 1), float32 [rows, 15], for each seed and frame number, uint64 [rows]."""
     keys = _mix(_mix(seeds) + frames)
     words = _mix(keys[:, None] + np.arange(1, CODEBOOKS, dtype=np.uint64) * _GOLDEN)
     return (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float32) * np.float32(2.0**-_UNIFORM_BITS)

@@ -49,7 +49,7 @@ class VllmTalkerEngine(Engine):
         assert isinstance(command, Speak)
         if command.plan.positions >= self._max_positions:
             raise RequestError(
-                f"the text takes {command.plan.positions} positions of the {self._max_positions} that a request may hold",
+                f"the text takes {command.plan.positions} positions of the {self._max_positions} that a request has",
                 "input",
             )
         request = TalkerRequest(command.key, command.plan, command.sampling)

@@ -108,7 +108,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
         return TalkerModelState
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits of code 0, [rows, vocab_size], -inf where no frame may begin. The sampler is called right behind it."""
+        """Logits of code 0, [rows, vocab_size], -inf where no frame may begin. The sampler runs right after it."""
         self._sampled_hidden = hidden_states
         logits: torch.Tensor = super().compute_logits(hidden_states)
         return logits.masked_fill_(self.never_sampled, float("-inf"))

@@ -1,22 +1,42 @@
-"""Golden cases as requests, and driving an engine with them."""
+"""Engines on golden checkpoints, golden cases as requests, and driving the one with the other."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.engine import Engine
 from duotone.stages.messages import Frames, Speak
+from duotone.stages.pipeline import TalkerOptions, VllmOptions
 from duotone.stages.talker.prompt import build_plan
 from duotone.stages.talker.tokenizer import Tokenizer
+from duotone.stages.talker.vllm_start import start_vllm_talker
 from duotone.stages.types import PromptPlan, Sampling
 
 GREEDY = Sampling(seed=0, temperature=0.0, subtalker_temperature=0.0, repetition_penalty=1.0, max_new_frames=23)
 Codes = npt.NDArray[np.int16]
+
+
+@contextmanager
+def started(
+    kind: Path, dtype: Literal["float32", "bfloat16"] = "float32", enforce_eager: bool = True, **settings: Any
+) -> Iterator[Engine]:
+    """An engine with 16 slots on the checkpoint of a folder under tests/golden. `settings` are further VllmOptions."""
+    vllm = VllmOptions(enforce_eager=enforce_eager, gpu_memory_utilization=0.1, block_size=32, **settings)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = TalkerOptions(engine="vllm", device=device, dtype=dtype, slots=16, max_positions=256, vllm=vllm)
+    engine = start_vllm_talker(read_checkpoint(kind / "checkpoint"), options)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 @dataclass(frozen=True)

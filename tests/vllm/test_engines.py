@@ -3,15 +3,14 @@
 import pytest
 
 from ..golden_outputs import GOLDEN
-from .conftest import started
-from .talking import assert_golden, golden_cases, speak, talk
+from .talking import assert_golden, golden_cases, speak, started, talk
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 
 def test_golden_codes_of_prompts_prefilled_whole():
     cases = golden_cases(GOLDEN / "voice_design")
-    with started(GOLDEN / "voice_design" / "checkpoint") as engine:
+    with started(GOLDEN / "voice_design") as engine:
         result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
     assert_golden(result, cases)
 
@@ -28,7 +27,7 @@ def test_golden_codes_of_requests_preempted_for_want_of_cache(monkeypatch):
         preempt(self, request, *args, **kwargs)
 
     monkeypatch.setattr(Scheduler, "_preempt_request", counted)
-    with started(GOLDEN / "custom_voice" / "checkpoint", num_gpu_blocks=14) as engine:
+    with started(GOLDEN / "custom_voice", num_gpu_blocks=14) as engine:
         result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
     assert len(preempted) >= 3
     assert max(preempted) > 2, "nothing was rebuilt from frames"

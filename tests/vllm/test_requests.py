@@ -12,8 +12,7 @@ from duotone.stages.messages import Abort, Speak
 from duotone.stages.types import Sampling
 
 from ..golden_outputs import GOLDEN
-from .conftest import started
-from .talking import GREEDY, assert_golden, golden_cases, speak, talk
+from .talking import GREEDY, assert_golden, golden_cases, speak, started, talk
 
 pytestmark = pytest.mark.filterwarnings("default")
 CUSTOM_VOICE = golden_cases(GOLDEN / "custom_voice")
@@ -24,7 +23,7 @@ LONG_CASE = max(CUSTOM_VOICE, key=lambda case: case.plan.positions)
 @pytest.fixture(scope="module")
 def pieces():
     """Cuts every prompt into pieces of at most 16 positions, fewer beside requests that decode."""
-    with started(GOLDEN / "custom_voice" / "checkpoint", max_num_batched_tokens=16) as engine:
+    with started(GOLDEN / "custom_voice", max_num_batched_tokens=16) as engine:
         yield engine
 
 

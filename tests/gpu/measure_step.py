@@ -1,0 +1,186 @@
+"""Measure a Talker step on vLLM: `python -m tests.gpu.measure_step [CHECKPOINT]`, by default published sizes.
+
+Weights are random: the arithmetic does not depend on them. Prints a table; a trace of some steps goes to `--trace`.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from duotone.stages.checkpoint import read_checkpoint
+from duotone.stages.messages import Abort, Speak
+from duotone.stages.pipeline import TalkerOptions, VllmOptions
+from duotone.stages.talker.vllm_start import start_vllm_talker
+from duotone.stages.types import CODEBOOKS, FRAME_S, NO_CODE, PromptPlan, Sampling
+
+from .hollow import PUBLISHED_1B7, hollow_checkpoint
+
+PROMPT_POSITIONS = 40
+STREAM_FRAMES = 62
+TRACED_STEPS = 20
+
+
+class Bench:
+    """An engine and requests for it whose answers have a fixed length."""
+
+    def __init__(self, directory: Path, options: TalkerOptions) -> None:
+        start_s = time.perf_counter()
+        self.engine = start_vllm_talker(read_checkpoint(directory), options)
+        self.start_s = time.perf_counter() - start_s
+        runner = self.engine._engine.model_executor.driver_worker.worker.model_runner
+        self.frames = runner.model_state.frames
+        self.keys = 0
+
+    def speak(self, frames: int) -> int:
+        """Add a request of so many frames; returns its key."""
+        rows = np.full((PROMPT_POSITIONS, 1 + CODEBOOKS), NO_CODE, "<i4")
+        rows[:, 0] = np.random.default_rng(self.keys).integers(0, 200, PROMPT_POSITIONS)
+        rows[:, 1] = 1
+        sampling = Sampling(seed=self.keys, min_new_frames=frames, max_new_frames=frames)
+        self.engine.accept(Speak(self.keys, PromptPlan(rows.tobytes()), sampling))
+        self.keys += 1
+        return self.keys - 1
+
+    @contextmanager
+    def decoding(self, batch: int) -> Iterator[None]:
+        """`batch` requests that have been prefilled and decode on; aborted at the end."""
+        keys = [self.speak(frames=900) for _ in range(batch)]
+        for _ in range(20):
+            self.engine.step()
+        yield
+        self.engine.accept(Abort(keys))
+        for _ in range(3):
+            self.engine.step()
+
+    def step_ms(self, steps: int) -> float:
+        """Time of a step, host gaps included: the mean over `steps`."""
+        start_s = time.perf_counter()
+        for _ in range(steps):
+            self.engine.step()
+        return 1000 * (time.perf_counter() - start_s) / steps
+
+    @contextmanager
+    def without_predictor(self) -> Iterator[None]:
+        """Steps end with code 0: vLLM and the backbone alone."""
+        complete = self.frames.complete
+        self.frames.complete = lambda hidden, code0, rows: torch.zeros(
+            len(rows.integers), CODEBOOKS, dtype=torch.int16, device=hidden.device
+        )
+        yield
+        self.frames.complete = complete
+
+    def predictor_ms(self, batch: int, runs: int = 30) -> float:
+        """Time on the GPU of completing `batch` frames: the median."""
+        hidden = torch.randn(batch, self.frames.slot_inputs.shape[1], device="cuda", dtype=torch.bfloat16)
+        code0 = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        times = []
+        for _ in range(runs):
+            rows = self.frames.blank_rows(batch)
+            for row in range(batch):
+                rows.fill(row, row, 0, 0, Sampling(seed=row))
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            self.frames.complete(hidden, code0, rows)
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        return statistics.median(times)
+
+    def continuous(self, concurrent: int, requests: int) -> tuple[float, float, int]:
+        """`requests` of STREAM_FRAMES, `concurrent` at once: ms a step, seconds of audio a second, frames in all."""
+        left, frames, steps = requests, 0, 0
+        for _ in range(min(concurrent, left)):
+            self.speak(STREAM_FRAMES)
+            left -= 1
+        start_s = time.perf_counter()
+        while self.engine.has_work():
+            event = self.engine.step()
+            steps += 1
+            if event is not None:
+                frames += len(event.keys)
+                for _ in event.ended[:left]:
+                    self.speak(STREAM_FRAMES)
+                    left -= 1
+        elapsed_s = time.perf_counter() - start_s
+        return 1000 * elapsed_s / steps, frames * FRAME_S / elapsed_s, frames
+
+
+def traced(bench: Bench, file: Path) -> None:
+    """Trace some steps, and print how busy the GPU was and with what."""
+    with torch.profiler.profile() as profile:
+        wall_ms = bench.step_ms(TRACED_STEPS)
+        torch.cuda.synchronize()
+    profile.export_chrome_trace(str(file))
+    events = [
+        event
+        for event in json.loads(file.read_text())["traceEvents"]
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+    busy_us, covered_us = 0.0, 0.0
+    for event in sorted(events, key=lambda event: event["ts"]):
+        end_us = event["ts"] + event["dur"]
+        busy_us += max(0.0, end_us - max(covered_us, event["ts"]))
+        covered_us = max(covered_us, end_us)
+    span_us = covered_us - min(event["ts"] for event in events)
+    print(f"traced: {wall_ms:.2f} ms a step, {len(events) / TRACED_STEPS:.0f} kernels and copies a step, ", end="")
+    print(f"GPU busy {busy_us / TRACED_STEPS / 1000:.2f} ms a step, idle {1 - busy_us / span_us:.1%} of the window")
+    time_us: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for event in events:
+        time_us[event["name"][:90]] += event["dur"]
+        count[event["name"][:90]] += 1
+    for name, total_us in time_us.most_common(24):
+        print(f"  {total_us / TRACED_STEPS:8.1f} us a step {count[name] / TRACED_STEPS:7.1f} times  {name}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint", type=Path, nargs="?")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64, 128])
+    parser.add_argument("--trace", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = arguments.checkpoint or hollow_checkpoint(PUBLISHED_1B7, Path(scratch) / "hollow")
+        options = TalkerOptions(
+            engine="vllm",
+            device="cuda",
+            dtype="bfloat16",
+            slots=max(arguments.batches),
+            max_positions=1024,
+            vllm=VllmOptions(load_format="dummy", gpu_memory_utilization=0.5),
+        )
+        bench = Bench(directory, options)
+        print(f"start: {bench.start_s:.0f} s", flush=True)
+        bench.continuous(max(arguments.batches), max(arguments.batches))  # whatever compiles at first use
+        print("batch   step ms   vLLM and backbone ms   predictor ms (GPU)", flush=True)
+        for batch in arguments.batches:
+            with bench.decoding(batch):
+                step_ms = bench.step_ms(100)
+                with bench.without_predictor():
+                    bench.step_ms(10)
+                    backbone_ms = bench.step_ms(100)
+            print(f"{batch:5} {step_ms:9.2f} {backbone_ms:22.2f} {bench.predictor_ms(batch):20.2f}", flush=True)
+        print("prefill and decode mixed, one request joins for each that ends:")
+        for batch in arguments.batches:
+            step_ms, audio_s, frames = bench.continuous(batch, 4 * batch)
+            print(
+                f"{batch:5} {step_ms:9.2f} ms a step, {audio_s:7.1f} s of audio a second, {frames} frames", flush=True
+            )
+        if arguments.trace is not None:
+            with bench.decoding(64):
+                traced(bench, arguments.trace)
+        bench.engine.close()
+
+
+if __name__ == "__main__":
+    main()
