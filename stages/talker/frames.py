@@ -130,6 +130,7 @@ class FrameCompleter:
         """Rows for a batch of `count`, padded to the batch size that will run."""
         return FrameRows(self._sizes[bisect_left(self._sizes, count)] if self._sizes else count, self.idle_slot)
 
+    @torch.inference_mode()
     def complete(self, hidden: Tensor, code0: Tensor, rows: FrameRows) -> Tensor:
         """Frames, int16 [rows, 16], of hidden states [count, hidden] and codes 0 [count], where count ≤ rows.
 
@@ -166,7 +167,6 @@ class FrameCompleter:
             with torch.cuda.graph(self._graphs[size], pool=pool):
                 self._codes[:size] = self._run(*inputs)
 
-    @torch.inference_mode()
     def _run(self, hidden: Tensor, code0: Tensor, integers: Tensor, floats: Tensor) -> Tensor:
         """Frames, int16 [rows, 16], as a pure function of its arguments but for `slot_inputs`."""
         weights = self.weights
