@@ -60,6 +60,16 @@ async def test_another_format_is_made_once_more_by_the_server_with_the_same_seed
     assert complete == streamed | {"response_format": "flac", "stream": False}
 
 
+async def test_every_format_that_the_server_lists_can_be_saved(page, pipeline):
+    await speak(page)
+    await says(page, "Finished")
+    for format in await page.get_by_label("Download as").locator("option").all_inner_texts():
+        name, content = await saved(page, format)
+        assert name == f"hi.{format}"
+        assert len(content) > 44
+    assert len({stream.sampling.seed for stream in pipeline.streams}) == 1
+
+
 async def test_making_a_file_can_be_stopped(page, url):
     await with_document(page, url, "response_format", enum=["flac"], default="flac")
     await speak(page)
