@@ -91,27 +91,17 @@ class FrameWeights:
         return self.heads.new_empty(len(layers), 2, rows, kv_heads, CODEBOOKS, head_dim)
 
 
-class FrameRows:
-    """What each row of a batch is, in host memory. A row that is not filled is greedy and belongs to the idle slot."""
+@dataclass(frozen=True)
+class NewFrames:
+    """The frames that a batch makes, as arrays of one length. Rows that make none need not be named."""
 
-    def __init__(self, count: int, idle_slot: int) -> None:
-        self.integers = np.zeros((count, 3), np.int64)
-        """[rows, 3]: slot, text id of the next input, top_k."""
-        self.integers[:, 0] = idle_slot
-        self.floats = np.zeros((count, 2 + CODEBOOKS - 1), np.float32)
-        """[rows, 17]: temperature, top_p, a number in [0, 1) for each of codebooks 1 … 15."""
-        self._keys = np.zeros((count, 2), np.uint64)
-
-    def fill(self, row: int, slot: int, frame: int, text_id: int, sampling: Sampling) -> None:
-        """Row `row` makes frame number `frame` of the request in `slot`."""
-        draw = Draw.later_codes(sampling)
-        self.integers[row] = slot, text_id, draw.top_k
-        self.floats[row, :2] = draw.temperature, draw.top_p
-        self._keys[row] = sampling.seed % 2**64, frame
-
-    def draw_noise(self) -> None:
-        """Give every filled row its numbers. Call it once, behind the last `fill`."""
-        self.floats[:, 2:] = frame_noise(self._keys[:, 0], self._keys[:, 1])
+    rows: npt.NDArray[np.int64]
+    """Which rows of the batch."""
+    slots: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    """Each frame's number in its request, from 0."""
+    text_ids: npt.NDArray[np.int64]
+    """The text terms of the next inputs."""
 
 
 class FrameCompleter:
@@ -119,32 +109,35 @@ class FrameCompleter:
 
     def __init__(self, weights: FrameWeights, slots: int, next_inputs: NextInputs) -> None:
         self.weights = weights
-        self.idle_slot = slots
         self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
         self._next_inputs = next_inputs
+        self._seeds = np.zeros(slots, np.uint64)
+        self._top_k = np.zeros(slots, np.int32)
+        self._draws = np.zeros((slots, 2), np.float32)
         self._sizes: list[int] = []
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def blank_rows(self, count: int) -> FrameRows:
-        """Rows for a batch of `count`, padded to the batch size that will run."""
-        return FrameRows(self._sizes[bisect_left(self._sizes, count)] if self._sizes else count, self.idle_slot)
+    def enter(self, slot: int, sampling: Sampling) -> None:
+        """From now on a slot's frames are drawn so."""
+        draw = Draw.later_codes(sampling)
+        self._seeds[slot] = sampling.seed % 2**64
+        self._top_k[slot] = draw.top_k
+        self._draws[slot] = draw.temperature, draw.top_p
 
     @torch.inference_mode()
-    def complete(self, hidden: Tensor, code0: Tensor, rows: FrameRows) -> Tensor:
-        """Frames, int16 [rows, 16], of hidden states [count, hidden] and codes 0 [count], where count ≤ rows.
+    def complete(self, hidden: Tensor, code0: Tensor, frames: NewFrames) -> Tensor:
+        """Codes, int16 [at least rows, 16], of hidden states [rows, hidden] and codes 0 [rows].
 
-        Writes each slot's next input. On a GPU the next call overwrites the result.
+        Writes the next inputs of the slots named. On a GPU the next call overwrites the result.
         """
-        rows.draw_noise()
-        integers, floats = torch.from_numpy(rows.integers), torch.from_numpy(rows.floats)
+        count = len(hidden)
         if not self._sizes:
-            return self._run(hidden, code0, integers.to(hidden.device), floats.to(hidden.device))
-        count, size = len(hidden), len(integers)
+            return self._run(hidden, code0, self._words(count, frames).to(hidden.device))
+        size = self._sizes[bisect_left(self._sizes, count)]
         self._hidden[:count].copy_(hidden)
         self._code0[:count].copy_(code0)
-        self._integers[:size].copy_(integers.pin_memory(), non_blocking=True)
-        self._floats[:size].copy_(floats.pin_memory(), non_blocking=True)
+        self._device_words[:size].copy_(self._words(size, frames).pin_memory(), non_blocking=True)
         self._graphs[size].replay()
         return self._codes[:size]
 
@@ -153,31 +146,45 @@ class FrameCompleter:
         """Capture a graph for each batch size, the largest first: the others then fit into its memory pool."""
         self._sizes = sorted(sizes)
         largest, device = self._sizes[-1], self.slot_inputs.device
-        idle = FrameRows(largest, self.idle_slot)
+        nobody = np.zeros(0, np.int64)
         self._hidden = self.slot_inputs.new_zeros(largest, self.slot_inputs.shape[1])
         self._code0 = torch.zeros(largest, dtype=torch.int64, device=device)
-        self._integers = torch.from_numpy(idle.integers).to(device)
-        self._floats = torch.from_numpy(idle.floats).to(device)
+        self._device_words = self._words(largest, NewFrames(nobody, nobody, nobody, nobody)).to(device)
         self._codes = torch.zeros(largest, CODEBOOKS, dtype=torch.int16, device=device)
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._sizes):
-            inputs = self._hidden[:size], self._code0[:size], self._integers[:size], self._floats[:size]
+            inputs = self._hidden[:size], self._code0[:size], self._device_words[:size]
             self._run(*inputs)  # compiles kernels, which must not be captured
             self._graphs[size] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graphs[size], pool=pool):
                 self._codes[:size] = self._run(*inputs)
 
-    def _run(self, hidden: Tensor, code0: Tensor, integers: Tensor, floats: Tensor) -> Tensor:
-        """Frames, int16 [rows, 16], as a pure function of its arguments but for `slot_inputs`."""
+    def _words(self, count: int, frames: NewFrames) -> Tensor:
+        """What each of `count` rows is, int32 [count, 20], one transfer: slot, text id, top_k; then, as bits of floats,
+        temperature, top_p and a number in [0, 1) for each of codebooks 1 … 15. Rows not named are greedy and nobody's.
+        """
+        words = np.zeros((count, 5 + CODEBOOKS - 1), np.int32)
+        words[:, 0] = len(self._seeds)
+        words[frames.rows, 0] = frames.slots
+        words[frames.rows, 1] = frames.text_ids
+        words[frames.rows, 2] = self._top_k[frames.slots]
+        floats = words.view(np.float32)
+        floats[frames.rows, 3:5] = self._draws[frames.slots]
+        floats[frames.rows, 5:] = frame_noise(self._seeds[frames.slots], frames.numbers.astype(np.uint64))
+        return torch.from_numpy(words)
+
+    def _run(self, hidden: Tensor, code0: Tensor, words: Tensor) -> Tensor:
+        """Codes, int16 [rows, 16], as a pure function of its arguments but for `slot_inputs`."""
         weights = self.weights
-        slots, text_ids, top_k = integers.unbind(1)
+        slots, text_ids, top_k = words[:, :3].unbind(1)
+        floats = words[:, 3:].view(torch.float32)
         cache = weights.new_cache(len(hidden))
         codes = code0[:, None].repeat(1, CODEBOOKS)
         # The first pass takes two positions, the Talker's hidden state and code 0.
         inputs = torch.stack((weights.projection(hidden), F.embedding(code0, weights.predictor_table)), 1)
         for book in range(1, CODEBOOKS):
             inputs = self._next_inputs(weights, inputs, cache, book, codes, top_k, floats)
-        self.slot_inputs.index_copy_(0, slots, weights.embed(text_ids, codes))
+        self.slot_inputs.index_copy_(0, slots.long(), weights.embed(text_ids, codes))
         return codes.to(torch.int16)
 
 
@@ -188,7 +195,7 @@ def next_inputs(
 
     Inputs are the predictor's, [rows, positions, predictor hidden]: the last one given stands at position `book`, the
     one returned behind it. Keys and values of the positions before are in `cache`; theirs are written to it.
-    `top_k` is int64 [rows], `floats` a FrameRows' array.
+    `top_k` is int32 [rows]; `floats` is [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
     """
     stop = book + 1
     start = stop - inputs.shape[1]
@@ -217,7 +224,7 @@ def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tens
     greedy = temperature == 0
     scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]
     descending = scaled.sort(descending=True).values
-    least = descending.gather(1, torch.where(top_k > 0, top_k, codes).clamp(max=codes)[:, None] - 1)
+    least = descending.gather(1, torch.where(top_k > 0, top_k, codes).clamp(max=codes).long()[:, None] - 1)
     share = (scaled - descending[:, :1]).exp().masked_fill(scaled < least, 0.0)
     sorted_share = (descending - descending[:, :1]).exp().masked_fill(descending < least, 0.0)
     goal = torch.where(top_p < 1, top_p, torch.inf)[:, None] * share.sum(-1, keepdim=True)

@@ -15,11 +15,14 @@ from ..types import CODEBOOKS
 from .decoder import LayerWeights
 from .frames import FrameWeights
 
+ATTEND_WARPS = 1
+DRAW_WARPS = 8
+
 
 def next_inputs(
     weights: FrameWeights, inputs: Tensor, cache: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
 ) -> Tensor:
-    """`frames.next_inputs` on a GPU. Uses up `inputs`; `codes` and `floats` must be contiguous."""
+    """`frames.next_inputs` on a GPU. Uses up `inputs`; `codes` must be contiguous."""
     rows, count = inputs.shape[:2]
     residual = inputs.flatten(0, 1)
     delta: Tensor | None = None
@@ -112,6 +115,7 @@ def attend(weights: FrameWeights, layer: LayerWeights, qkv: Tensor, cache: Tenso
         GROUP_BLOCK=triton.next_power_of_2(group),
         HALF=head_dim // 2,
         POSITIONS=CODEBOOKS,
+        num_warps=ATTEND_WARPS,
     )
     return out
 
@@ -200,13 +204,13 @@ def draw(weights: FrameWeights, logits: Tensor, book: int, codes: Tensor, top_k:
         chosen,
         book,
         top_k.stride(0),
-        FLOATS=floats.shape[1],
+        floats.stride(0),
         BOOKS=codes.shape[1],
         ENTRIES=entries,
         BLOCK=triton.next_power_of_2(entries),
         SIZE=table.shape[1],
         SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-        num_warps=8,
+        num_warps=DRAW_WARPS,
     )
     return chosen
 
@@ -222,7 +226,7 @@ def _draw(
     chosen,
     book,
     top_k_stride,
-    FLOATS: tl.constexpr,
+    floats_stride,
     BOOKS: tl.constexpr,
     ENTRIES: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -232,9 +236,9 @@ def _draw(
     row = tl.program_id(0)
     entries = tl.arange(0, BLOCK)
     value = tl.load(logits + row * ENTRIES + entries, mask=entries < ENTRIES, other=float("-inf")).to(tl.float32)
-    temperature = tl.load(floats + row * FLOATS)
-    top_p = tl.load(floats + row * FLOATS + 1)
-    uniform = tl.load(floats + row * FLOATS + 1 + book)
+    temperature = tl.load(floats + row * floats_stride)
+    top_p = tl.load(floats + row * floats_stride + 1)
+    uniform = tl.load(floats + row * floats_stride + 1 + book)
     limit = tl.load(top_k + row * top_k_stride)
     code = tl.argmax(value, 0)
     if temperature > 0:

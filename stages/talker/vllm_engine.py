@@ -1,19 +1,18 @@
-"""The Talker's engine on stock vLLM: one LLMEngine in this process schedules, batches and owns the key/value cache.
+"""The Talker's engine on stock vLLM: its core runs in this process, schedules, batches and owns the key/value cache.
 
 A request's life: `accept` hands it to vLLM with placeholder ids for its prompt and a TalkerRequest in `extra_args`;
 TalkerModelState embeds the plan and completes a frame behind each code 0 that vLLM samples; `step` returns the frames
 whose code 0 vLLM has returned. vLLM's word is final: the step that asynchronous scheduling runs behind an eos makes a
-frame that nobody asks for.
+frame that nobody asks for. The core is driven without vLLM's front end, which would make texts of codes.
 """
 
+import gc
 import time
 
 import numpy as np
 from vllm import EngineArgs, SamplingParams
-from vllm.inputs.engine import tokens_input
-from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.engine import EngineCoreRequest, FinishReason
+from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor.abstract import Executor
 
 from ..checkpoint import Checkpoint
@@ -21,30 +20,35 @@ from ..engine import Engine
 from ..errors import RequestError
 from ..messages import Abort, Ended, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
+from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
 from .vllm_model import CONFIG_FORMAT, register
 from .vllm_state import REQUEST, Codes, TalkerRequest
 
 _SEED_MASK = (1 << 63) - 1
 """vLLM keeps seeds as signed 64-bit integers, and a seed of -1 means none."""
+_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 class VllmTalkerEngine(Engine):
     """The Engine protocol over vLLM. Main thread of the worker alone."""
 
     def __init__(self, checkpoint: Checkpoint, options: TalkerOptions) -> None:
+        """Load, compile, capture and warm up: a minute on a GPU. Raises ValueError for settings that vLLM refuses."""
         register()
         config = engine_args(checkpoint, options).create_engine_config()
         self.slots = options.slots
         self._max_positions = options.max_positions
         self._pad_id, self._eos_id = checkpoint.talker.codec_pad_id, checkpoint.talker.codec_eos_token_id
-        self._requests: dict[int, TalkerRequest] = {}
-        self._engine = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+        self._requests: dict[str, TalkerRequest] = {}
+        self._core = InprocClient(config, Executor.get_class(config), log_stats=False)
+        self._warm_up()
+        gc.collect()
+        gc.freeze()  # vLLM leaves a million objects behind, which no later collection need visit
 
     def accept(self, command: StageCommand) -> None:
         """Hand a request to vLLM, or take some back. Raises RequestError for a prompt that leaves a frame no room."""
         if isinstance(command, Abort):
-            known = [key for key in command.keys if self._requests.pop(key, None)]
-            self._engine.abort_request([str(key) for key in known])
+            self._core.abort_requests([str(key) for key in command.keys if self._requests.pop(str(key), None)])
             return
         assert isinstance(command, Speak)
         if command.plan.positions >= self._max_positions:
@@ -53,33 +57,29 @@ class VllmTalkerEngine(Engine):
                 "input",
             )
         request = TalkerRequest(command.key, command.plan, command.sampling)
-        # Placeholders that are never sampled, so that counting them for the repetition penalty changes nothing.
-        prompt = tokens_input([self._pad_id] * command.plan.positions)
-        self._engine.add_request(str(command.key), prompt, self._parameters(request))
-        self._requests[command.key] = request
+        self._requests[str(command.key)] = request
+        self._core.add_request(self._core_request(request))
 
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return self._engine.has_unfinished_requests()
+        return bool(self._requests)
 
     def step(self) -> Frames | None:
         """Let vLLM schedule a step, and return the frames of the one that has ended, which need not be the same."""
         start_s = time.perf_counter()
-        outputs = self._engine.step()
+        outputs = self._core.get_output().outputs
         keys: list[int] = []
         codes: list[Codes] = []
         ended: list[Ended] = []
         for output in outputs:
-            assert isinstance(output, RequestOutput)
-            key, completion = int(output.request_id), output.outputs[0]
-            request = self._requests[key]
-            made = [request.accept_frame() for _ in completion.token_ids]
-            if completion.finish_reason is not None:
-                ended.append(Ended(key, completion.finish_reason))
-                del self._requests[key]
-            if completion.finish_reason == "stop":
+            request = self._requests[output.request_id]
+            made = [request.accept_frame() for _ in output.new_token_ids]
+            if output.finish_reason is not None:
+                ended.append(Ended(request.key, _REASONS[output.finish_reason]))
+                del self._requests[output.request_id]
+            if output.finish_reason == FinishReason.STOP:
                 made.pop()  # the frame that eos begins is not spoken
-            keys += [key] * len(made)
+            keys += [request.key] * len(made)
             codes += made
         if not outputs:
             return None
@@ -88,24 +88,47 @@ class VllmTalkerEngine(Engine):
 
     def close(self) -> None:
         """Stop vLLM's core and give the device back."""
-        self._engine.engine_core.shutdown()
+        self._core.shutdown()
+
+    def _core_request(self, request: TalkerRequest) -> EngineCoreRequest:
+        return EngineCoreRequest(
+            request_id=str(request.key),
+            # Placeholders that are never sampled, so that counting them for the repetition penalty changes nothing.
+            prompt_token_ids=[self._pad_id] * request.plan.positions,
+            mm_features=None,
+            sampling_params=self._parameters(request),
+            pooling_params=None,
+            arrival_time=time.time(),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
 
     def _parameters(self, request: TalkerRequest) -> SamplingParams:
         sampling = request.sampling
+        room = self._max_positions - request.plan.positions
         return SamplingParams(
             seed=sampling.seed & _SEED_MASK,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             repetition_penalty=sampling.repetition_penalty,
-            min_tokens=sampling.min_new_frames,
-            max_tokens=sampling.max_new_frames,
+            min_tokens=min(sampling.min_new_frames, sampling.max_new_frames, room),
+            max_tokens=min(sampling.max_new_frames, room),
             stop_token_ids=[self._eos_id],  # without a tokenizer vLLM knows no eos of its own
             detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
             extra_args={REQUEST: request},
             skip_clone=True,  # the request must reach the model state itself, not a copy
         )
+
+    def _warm_up(self) -> None:
+        """Speak a little, so that what vLLM compiles at first use is compiled."""
+        row = np.full(1 + CODEBOOKS, NO_CODE, "<i4")
+        row[:2] = 0, self._pad_id
+        sampling = Sampling(seed=0, top_p=0.9, min_new_frames=2, max_new_frames=2)
+        self.accept(Speak(-1, PromptPlan(row.tobytes()), sampling))
+        while self.has_work():
+            self.step()
 
 
 def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:

@@ -26,7 +26,7 @@ from vllm.v1.worker.gpu.states import RequestState
 from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
 from . import frames, kernels
-from .frames import FrameCompleter, FrameWeights
+from .frames import FrameCompleter, FrameWeights, NewFrames
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -47,13 +47,13 @@ class TalkerRequest:
     sampling: Sampling
     codes: list[Codes] = field(default_factory=list)
     """Int16 [16] each: the frames that vLLM has accepted, which a resumed request is rebuilt from."""
-    in_flight: deque[tuple[torch.Tensor, int]] = field(default_factory=deque)
+    in_flight: deque[tuple[Codes, int]] = field(default_factory=deque)
     """Of each frame not accepted yet, the step's codes in host memory, int16 [rows, 16], and its row there."""
 
     def accept_frame(self) -> Codes:
         """Move the oldest frame in flight to the accepted ones; int16 [16]. Call it when vLLM returns its code 0."""
         codes, row = self.in_flight.popleft()
-        self.codes.append(codes[row].numpy().copy())
+        self.codes.append(codes[row].copy())
         return self.codes[-1]
 
     def text_id(self, frame: int, pad_id: int) -> int:
@@ -92,6 +92,11 @@ class TalkerModelState(DefaultModelState):
         super().__init__(vllm_config, model, encoder_cache, device)
         self.pad_id = model.text_tokens.tts_pad_token_id
         self.requests: list[TalkerRequest | None] = [None] * self.max_num_reqs
+        # Of each slot, so that a step needs no loop over its requests: whether it holds one of ours, where its frames
+        # begin, and the text term of each.
+        self.occupied = np.zeros(self.max_num_reqs, bool)
+        self.prompt_positions = np.zeros(self.max_num_reqs, np.int64)
+        self.text_ids = np.zeros((self.max_num_reqs, self.max_model_len), np.int32)
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
@@ -107,9 +112,16 @@ class TalkerModelState(DefaultModelState):
         super().add_request(req_index, new_req_data)
         parameters = new_req_data.sampling_params
         extra = parameters.extra_args if parameters is not None else None
-        # vLLM's own warm-up requests carry nothing of ours; their rows stay what the buffers hold.
-        self.requests[req_index] = extra[REQUEST] if extra else None
         self.slot_of[new_req_data.req_id] = req_index
+        if extra:  # vLLM's own warm-up requests carry nothing of ours; their rows stay what the buffers hold
+            request: TalkerRequest = extra[REQUEST]
+            self.requests[req_index] = request
+            self.occupied[req_index] = True
+            self.prompt_positions[req_index] = request.plan.positions
+            self.text_ids[req_index] = self.pad_id
+            trailing = request.plan.trailing_text_ids[: self.max_model_len]
+            self.text_ids[req_index, : len(trailing)] = trailing
+            self.frames.enter(req_index, request.sampling)
 
     def remove_request(self, req_id: str) -> None:
         """The slot is free again: finished, aborted or preempted. Also called for requests that hold none."""
@@ -117,6 +129,7 @@ class TalkerModelState(DefaultModelState):
         slot = self.slot_of.pop(req_id, None)
         if slot is not None:
             self.requests[slot] = None
+            self.occupied[slot] = False
 
     def prepare_inputs_embeds(
         self, scheduled_encoder_inputs: dict[str, list[int]], input_batch: InputBatch, req_states: RequestState
@@ -139,19 +152,19 @@ class TalkerModelState(DefaultModelState):
     def complete_frames(self, code0: torch.Tensor, input_batch: InputBatch) -> None:
         """Run the code predictor behind code 0, int64 [requests], and send the frames on their way to the host."""
         stop = input_batch.num_computed_tokens_np + input_batch.num_scheduled_tokens
-        rows = self.frames.blank_rows(input_batch.num_reqs)
-        drawn: list[tuple[int, TalkerRequest]] = []
-        for row, slot in enumerate(input_batch.idx_mapping_np.tolist()):
-            request = self.requests[slot]
-            # A piece of a prompt that has not reached its end draws nothing that counts, and must not touch the slot.
-            if request is not None and stop[row] >= input_batch.prefill_len_np[row]:
-                frame = int(stop[row]) - request.plan.positions
-                rows.fill(row, slot, frame, request.text_id(frame, self.pad_id), request.sampling)
-                drawn.append((row, request))
-        codes = self.frames.complete(self.model.take_sampled_hidden(), code0, rows)
+        # A piece of a prompt that has not reached its end draws nothing that counts, and must not touch the slot.
+        drawn = self.occupied[input_batch.idx_mapping_np] & (stop >= input_batch.prefill_len_np)
+        rows = np.flatnonzero(drawn)
+        slots = input_batch.idx_mapping_np[rows]
+        numbers = stop[rows] - self.prompt_positions[slots]
+        new = NewFrames(rows, slots, numbers, self.text_ids[slots, numbers])
+        codes = self.frames.complete(self.model.take_sampled_hidden(), code0, new)
         host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=codes.is_cuda).copy_(codes, non_blocking=True)
-        for row, request in drawn:
-            request.in_flight.append((host, row))
+        arriving = host.numpy()
+        for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+            request = self.requests[slot]
+            assert request is not None
+            request.in_flight.append((arriving, row))
 
     def _embed_prompts(self, input_batch: InputBatch) -> None:
         """Embed the scheduled rows of prompts, and of accepted frames where a request resumes."""

@@ -1,10 +1,12 @@
 """Measure a Talker step on vLLM: `python -m tests.gpu.measure_step [CHECKPOINT]`, by default published sizes.
 
-Weights are random: the arithmetic does not depend on them. Prints a table; a trace of some steps goes to `--trace`.
+Weights are random: the arithmetic does not depend on them. With `--trace` also what the GPU and the host do in a step.
 """
 
 import argparse
+import cProfile
 import json
+import pstats
 import statistics
 import tempfile
 import time
@@ -19,6 +21,7 @@ import torch
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.messages import Abort, Speak
 from duotone.stages.pipeline import TalkerOptions, VllmOptions
+from duotone.stages.talker.frames import NewFrames
 from duotone.stages.talker.vllm_start import start_vllm_talker
 from duotone.stages.types import CODEBOOKS, FRAME_S, NO_CODE, PromptPlan, Sampling
 
@@ -26,7 +29,9 @@ from .hollow import PUBLISHED_1B7, hollow_checkpoint
 
 PROMPT_POSITIONS = 40
 STREAM_FRAMES = 62
+TRACED_BATCH = 64
 TRACED_STEPS = 20
+PROFILED_STEPS = 50
 
 
 class Bench:
@@ -36,7 +41,7 @@ class Bench:
         start_s = time.perf_counter()
         self.engine = start_vllm_talker(read_checkpoint(directory), options)
         self.start_s = time.perf_counter() - start_s
-        runner = self.engine._engine.model_executor.driver_worker.worker.model_runner
+        runner = self.engine._core.engine_core.model_executor.driver_worker.worker.model_runner
         self.frames = runner.model_state.frames
         self.keys = 0
 
@@ -72,8 +77,8 @@ class Bench:
     def without_predictor(self) -> Iterator[None]:
         """Steps end with code 0: vLLM and the backbone alone."""
         complete = self.frames.complete
-        self.frames.complete = lambda hidden, code0, rows: torch.zeros(
-            len(rows.integers), CODEBOOKS, dtype=torch.int16, device=hidden.device
+        self.frames.complete = lambda hidden, code0, new: torch.zeros(
+            len(hidden), CODEBOOKS, dtype=torch.int16, device=hidden.device
         )
         yield
         self.frames.complete = complete
@@ -83,13 +88,14 @@ class Bench:
         hidden = torch.randn(batch, self.frames.slot_inputs.shape[1], device="cuda", dtype=torch.bfloat16)
         code0 = torch.zeros(batch, dtype=torch.int64, device="cuda")
         times = []
+        rows = np.arange(batch)
+        for row in range(batch):
+            self.frames.enter(row, Sampling(seed=row))
+        new = NewFrames(rows, rows, np.zeros_like(rows), np.zeros_like(rows))
         for _ in range(runs):
-            rows = self.frames.blank_rows(batch)
-            for row in range(batch):
-                rows.fill(row, row, 0, 0, Sampling(seed=row))
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            self.frames.complete(hidden, code0, rows)
+            self.frames.complete(hidden, code0, new)
             end.record()
             end.synchronize()
             times.append(start.elapsed_time(end))
@@ -115,9 +121,10 @@ class Bench:
 
 
 def traced(bench: Bench, file: Path) -> None:
-    """Trace some steps, and print how busy the GPU was and with what."""
+    """Trace some steps, and print how busy the GPU was and with what. Tracing slows the host, not the kernels."""
+    untraced_ms = bench.step_ms(100)
     with torch.profiler.profile() as profile:
-        wall_ms = bench.step_ms(TRACED_STEPS)
+        bench.step_ms(TRACED_STEPS)
         torch.cuda.synchronize()
     profile.export_chrome_trace(str(file))
     events = [
@@ -130,9 +137,12 @@ def traced(bench: Bench, file: Path) -> None:
         end_us = event["ts"] + event["dur"]
         busy_us += max(0.0, end_us - max(covered_us, event["ts"]))
         covered_us = max(covered_us, end_us)
-    span_us = covered_us - min(event["ts"] for event in events)
-    print(f"traced: {wall_ms:.2f} ms a step, {len(events) / TRACED_STEPS:.0f} kernels and copies a step, ", end="")
-    print(f"GPU busy {busy_us / TRACED_STEPS / 1000:.2f} ms a step, idle {1 - busy_us / span_us:.1%} of the window")
+    busy_ms = busy_us / TRACED_STEPS / 1000
+    print(
+        f"batch {TRACED_BATCH}: {len(events) / TRACED_STEPS:.0f} kernels and copies a step, GPU busy {busy_ms:.2f} ms ",
+        end="",
+    )
+    print(f"of a step's {untraced_ms:.2f} ms, idle {1 - busy_ms / untraced_ms:.0%}")
     time_us: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for event in events:
@@ -140,6 +150,13 @@ def traced(bench: Bench, file: Path) -> None:
         count[event["name"][:90]] += 1
     for name, total_us in time_us.most_common(24):
         print(f"  {total_us / TRACED_STEPS:8.1f} us a step {count[name] / TRACED_STEPS:7.1f} times  {name}")
+
+
+def profiled(bench: Bench) -> None:
+    """Print what the host does in a step; profiling doubles its time."""
+    profile = cProfile.Profile()
+    profile.runcall(bench.step_ms, PROFILED_STEPS)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 
 
 def main() -> None:
@@ -177,8 +194,9 @@ def main() -> None:
                 f"{batch:5} {step_ms:9.2f} ms a step, {audio_s:7.1f} s of audio a second, {frames} frames", flush=True
             )
         if arguments.trace is not None:
-            with bench.decoding(64):
+            with bench.decoding(TRACED_BATCH):
                 traced(bench, arguments.trace)
+                profiled(bench)
         bench.engine.close()
 
 

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from duotone.stages.errors import CheckpointError
 from duotone.stages.talker import frames, kernels
-from duotone.stages.talker.frames import FrameCompleter
+from duotone.stages.talker.frames import FrameCompleter, NewFrames
 from duotone.stages.types import Sampling
 
 from ..stages.talker.small_predictor import HIDDEN, frame_weights, random_talker, talker_config
@@ -29,12 +30,13 @@ def test_whole_frames_are_those_of_the_reference(heads, kv_heads):
     hidden = torch.randn(len(REQUESTS), HIDDEN, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     code0 = torch.tensor([3, 1, 4, 1, 5], device=DEVICE)
     results = []
+    rows = np.arange(len(REQUESTS))
     for implementation in (frames.next_inputs, kernels.next_inputs):
         completer = FrameCompleter(weights, len(REQUESTS), implementation)
-        rows = completer.blank_rows(len(REQUESTS))
-        for row, sampling in enumerate(REQUESTS):
-            rows.fill(row, row, 2, 7, sampling)
-        results.append((completer.complete(hidden, code0, rows), completer.slot_inputs))
+        for slot, sampling in enumerate(REQUESTS):
+            completer.enter(slot, sampling)
+        codes = completer.complete(hidden, code0, NewFrames(rows, rows, np.full_like(rows, 2), np.full_like(rows, 7)))
+        results.append((codes, completer.slot_inputs))
     (expected, expected_inputs), (codes, inputs) = results
     assert torch.equal(codes, expected)
     torch.testing.assert_close(inputs, expected_inputs)
@@ -72,7 +74,7 @@ def test_draws_are_those_of_the_reference_for_every_kind_of_request():
     rows = 64
     logits = 3 * torch.randn(rows, 50, device=DEVICE)
     logits[::7, 10:20] = logits[::7, :1]  # equal logits
-    top_k = torch.randint(0, 60, (rows,), device=DEVICE)
+    top_k = torch.randint(0, 60, (rows,), dtype=torch.int32, device=DEVICE)
     floats = torch.rand(rows, 17, device=DEVICE)
     floats[:, 0] = torch.where(torch.rand(rows, device=DEVICE) < 0.2, 0.0, 2 * floats[:, 0])
     floats[::3, 1] = 1.0

@@ -6,7 +6,7 @@ import torch
 from msgspec.structs import replace
 
 from duotone.stages.talker.decoder import Rope
-from duotone.stages.talker.frames import FrameCompleter, draw_codes, frame_noise, next_inputs
+from duotone.stages.talker.frames import FrameCompleter, NewFrames, draw_codes, frame_noise, next_inputs
 from duotone.stages.types import CODEBOOKS, NO_CODE, Sampling
 
 from .small_predictor import HIDDEN, frame_weights, random_talker, talker_config
@@ -19,11 +19,11 @@ DRAWS = 20_000
 
 
 def complete(completer, hidden, codes, requests):
-    """Frames, int16 [rows, 16]; `requests` are (slot, frame, text id, sampling)."""
-    rows = completer.blank_rows(len(requests))
-    for row, request in enumerate(requests):
-        rows.fill(row, *request)
-    return completer.complete(hidden, codes, rows)
+    """Codes, int16 [rows, 16]; `requests` are (slot, frame number, text id, sampling), one a row."""
+    for slot, _, _, sampling in requests:
+        completer.enter(slot, sampling)
+    slots, numbers, text_ids = (np.array([request[field] for request in requests]) for field in range(3))
+    return completer.complete(hidden, codes, NewFrames(np.arange(len(requests)), slots, numbers, text_ids))
 
 
 @pytest.fixture
@@ -79,6 +79,14 @@ def test_seed_and_frame_number_change_every_codebook(completer):
     for one in range(5):
         for other in range(one):
             assert (frames[one] == frames[other]).float().mean() < 0.4
+
+
+def test_rows_that_make_no_frame_touch_no_slot(completer):
+    hidden, codes = torch.randn(3, HIDDEN), torch.tensor([1, 2, 3])
+    one = np.array([1])
+    completer.complete(hidden, codes, NewFrames(one, np.array([2]), np.array([0]), np.array([0])))
+    assert completer.slot_inputs[2].any()
+    assert not completer.slot_inputs[[0, 1, 3]].any()
 
 
 @pytest.mark.parametrize(
