@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -19,8 +21,9 @@ from .body_limit import BodyLimitMiddleware
 from .catalog import Catalog, catalog_router
 from .config import Settings
 from .errors import answer_error
+from .keys import ApiKeys, KeyMiddleware
 from .narration import Narrator, Planner, SpeechPipeline
-from .operations import operations_router
+from .operations import operations_router, profiling_router
 from .page import page_router
 from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
 from .speech import speech_router
@@ -41,8 +44,12 @@ def create_app(
     """The server over a pipeline that is not started yet: the application starts it, and stops it at its own end.
 
     It answers from the first moment, /health with 503 until the pipeline is ready. `start_failed` is called when the
-    pipeline cannot start; it should end the server.
+    pipeline cannot start; it should end the server. Raises ConfigurationError for a file of keys that cannot be used.
     """
+
+    keys = ApiKeys.of(settings.http)
+    # Its threads start with the first answers that need them.
+    encoding = ThreadPoolExecutor(settings.http.encoder_threads, thread_name_prefix="encoding")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -54,6 +61,7 @@ def create_app(
                 starting.cancel()
                 await asyncio.wait([starting])
                 await pipeline.stop(settings.http.drain_s)
+                encoding.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
         title="Duotone",
@@ -63,26 +71,36 @@ def create_app(
         redirect_slashes=False,
         # A body without a Content-Type is taken as JSON.
         strict_content_type=False,
-        middleware=[
-            Middleware(RequestIdMiddleware),
-            Middleware(
-                CORSMiddleware,
-                allow_origins=settings.http.cors_origins,
-                allow_methods=["*"],
-                allow_headers=["*"],
-                expose_headers=_EXPOSED_HEADERS,
-            ),
-            Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes),
-        ],
+        middleware=_middleware(settings, keys),
         exception_handlers=dict.fromkeys(
             (RequestValidationError, HTTPException, DuotoneError, Exception), answer_error
         ),
     )
-    app.include_router(speech_router(Narrator(settings, catalog, planner, pipeline), settings.http))
+    # For /docs; KeyMiddleware is what refuses.
+    locked = [Depends(HTTPBearer(auto_error=False, description="one of the server's keys"))] if keys.needed else []
+    narrator = Narrator(settings, catalog, planner, pipeline)
+    app.include_router(speech_router(narrator, settings.http, encoding), dependencies=locked)
     app.include_router(catalog_router(catalog))
     app.include_router(operations_router(pipeline, metrics))
+    app.include_router(profiling_router(pipeline.profiling), dependencies=locked)
     app.include_router(page_router())
     return app
+
+
+def _middleware(settings: Settings, keys: ApiKeys) -> list[Middleware]:
+    """From the outermost on: every answer has a request id, pages may read refusals, strangers send no body."""
+    return [
+        Middleware(RequestIdMiddleware),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.http.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED_HEADERS,
+        ),
+        Middleware(KeyMiddleware, keys=keys),
+        Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes),
+    ]
 
 
 async def _start(pipeline: SpeechPipeline, failed: Callable[[DuotoneError], None]) -> None:

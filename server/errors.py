@@ -5,7 +5,8 @@ The pipeline's error tree (stages/errors.py) goes on here:
     RequestError
     └── ModelNotFound  the request names a model that is not served
     DuotoneError
-    └── ClientGone     nobody is left to answer
+    ├── ClientGone     nobody is left to answer
+    └── KeyRefused     the request brings no API key, or none of ours
 """
 
 import logging
@@ -15,7 +16,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
 from ..stages.errors import DuotoneError, NotReady, PipelineError, ProfilingConflict, QueueFull, RequestError
@@ -33,6 +34,10 @@ class ModelNotFound(RequestError):
 
 class ClientGone(DuotoneError):
     """The client went away before it had its answer."""
+
+
+class KeyRefused(DuotoneError):
+    """The request needs an API key and brings none that is accepted."""
 
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -56,6 +61,7 @@ _TABLE: dict[type[Exception], Answer] = {
     RequestError: Answer(400, "invalid_request_error", "invalid_value"),
     ModelNotFound: Answer(404, "invalid_request_error", "model_not_found"),
     QueueFull: Answer(429, "rate_limit_error", "queue_full"),
+    KeyRefused: Answer(401, "invalid_request_error", "invalid_api_key"),
     ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
     ProfilingConflict: Answer(409, "invalid_request_error", "profiling_conflict"),
     NotReady: Answer(503, "server_error", "not_ready"),
@@ -63,7 +69,15 @@ _TABLE: dict[type[Exception], Answer] = {
     Exception: Answer(500, "server_error", "internal_error"),
 }
 
-_HTTP_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_HTTP_CODES = {
+    400: "invalid_json",
+    403: "origin_not_allowed",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "idle_timeout",
+    413: "body_too_large",
+    415: "binary_message",
+}
 
 
 def answer_to(error: Exception) -> Answer:
@@ -88,7 +102,7 @@ def envelope(error: Exception) -> ErrorEnvelope:
     return ErrorEnvelope(error=ErrorBody(message=message, type=answer.type, param=param, code=answer.code))
 
 
-async def answer_error(request: Request, error: Exception) -> Response:
+async def answer_error(connection: HTTPConnection, error: Exception) -> Response:
     """The exception handler of every class in the table."""
     answer = answer_to(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
@@ -98,8 +112,11 @@ async def answer_error(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     elif isinstance(error, NotReady):
         headers["Retry-After"] = str(RETRY_NOT_READY_S)
+    elif isinstance(error, KeyRefused):
+        headers["WWW-Authenticate"] = "Bearer"
     level = logging.WARNING if answer.status >= 500 else logging.INFO
-    log.log(level, "%s %s: %d: %s", request.method, request.url.path, answer.status, error)
+    method = connection.scope["method"] if connection.scope["type"] == "http" else "WebSocket"
+    log.log(level, "%s %s: %d: %s", method, connection.url.path, answer.status, error)
     return JSONResponse(envelope(error).model_dump(), answer.status, headers)
 
 

@@ -33,13 +33,14 @@ def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
         text = metrics.exposition() + (await pipeline.exposition()).encode()
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    if pipeline.profiling.stages:
-        _add_profiling(router, pipeline.profiling)
     return router
 
 
-def _add_profiling(router: APIRouter, profiling: Profiling) -> None:
-    """The two routes that open and close a profiling window of running stages."""
+def profiling_router(profiling: Profiling) -> APIRouter:
+    """The two routes that open and close a profiling window of running stages; none where it is not configured."""
+    router = APIRouter(tags=["operations"])
+    if not profiling.stages:
+        return router
 
     @router.post("/start_profile", summary="Profile running stages", responses=ERROR_RESPONSES)
     async def start_profile(request: Request, body: ProfileRequest | None = None) -> ProfileStarted:
@@ -58,3 +59,5 @@ def _add_profiling(router: APIRouter, profiling: Profiling) -> None:
     async def stop_profile(body: ProfileRequest | None = None) -> ProfileStopped:
         """Answers when the traces are written, and names them."""
         return ProfileStopped(files=await profiling.stop(body.stages if body else None))
+
+    return router

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-ResponseFormat = Literal["wav", "pcm"]
+ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 MAX_SEED = 2**63 - 1
 
@@ -50,21 +50,20 @@ def _valid_unicode(text: str) -> str:
 Text = Annotated[str, AfterValidator(_valid_unicode)]
 
 
-class SpeechRequest(BaseModel):
-    """The body of POST /v1/audio/speech."""
+class SpeechChoices(BaseModel):
+    """How something is to be spoken, whatever it is and however it is sent."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
     model: str = Field(description="the served model or one of its aliases, see /v1/models")
-    input: Text = Field(description="the text to speak; one without letters or digits is answered with a short silence")
     voice: Annotated[str, BeforeValidator(_voice_name), WithJsonSchema(_VOICE_SCHEMA)] = Field(
         "default", description="one of /v1/audio/voices, in any case; `default` is the model's first voice"
     )
     instructions: Text | None = Field(None, description="how to speak, where the model follows instructions")
-    response_format: ResponseFormat = "wav"
-    speed: float = Field(1.0, ge=0.25, le=4.0, json_schema_extra={"const": 1}, description="only 1 so far")
-    stream_format: Literal["audio", "sse"] = "audio"
-    stream: bool = Field(True, description="`false` asks for one complete file with Content-Length")
+    response_format: ResponseFormat = Field(
+        "mp3", description="`opus` comes in Ogg, `aac` in ADTS, `pcm` is 16 bit little-endian without a header"
+    )
+    speed: float = Field(1.0, ge=0.25, le=4.0, description="how fast it is spoken; the pitch stays")
     language: str = Field("auto", description="a language of the model, in any case")
     seed: int | None = Field(
         None, ge=0, le=MAX_SEED, description="the same request with it gives the same codes; random if absent"
@@ -90,20 +89,6 @@ class SpeechRequest(BaseModel):
             return fields
         return {name: value for name, value in fields.items() if value is not None}
 
-    @field_validator("input")
-    @classmethod
-    def _not_blank(cls, text: str) -> str:
-        if not text.strip():
-            raise ValueError("there is no text to speak")
-        return text
-
-    @field_validator("speed")
-    @classmethod
-    def _natural_speed(cls, speed: float) -> float:
-        if speed != 1.0:
-            raise ValueError("only 1 is supported by this version")
-        return speed
-
     @field_validator("min_new_frames")
     @classmethod
     def _least_within_most(cls, least: int | None, info: ValidationInfo) -> int | None:
@@ -111,6 +96,21 @@ class SpeechRequest(BaseModel):
         if least is not None and most is not None and least > most:
             raise ValueError("must not be above max_new_frames")
         return least
+
+
+class SpeechRequest(SpeechChoices):
+    """The body of POST /v1/audio/speech."""
+
+    input: Text = Field(description="the text to speak; one without letters or digits is answered with a short silence")
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = Field(True, description="`false` asks for one complete file with Content-Length")
+
+    @field_validator("input")
+    @classmethod
+    def _not_blank(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("there is no text to speak")
+        return text
 
 
 class ErrorBody(BaseModel):
@@ -202,6 +202,13 @@ class Usage(BaseModel):
     input_tokens: int
     output_tokens: int
     total_tokens: int
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+        )
 
 
 class AudioDelta(BaseModel):

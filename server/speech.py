@@ -8,6 +8,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_RATE
-from .audio import CHANNELS, FORMATS, Encoder, encode_complete
+from .audio import CHANNELS, FORMATS, Transcoder
 from .config import HttpOptions
 from .connection import until_gone
 from .errors import ERROR_RESPONSES, ClientGone, envelope
@@ -43,22 +44,23 @@ async def _next(narration: Narration) -> bytes:
     return await anext(narration, b"")
 
 
-async def _collect(narration: Narration) -> bytes:
-    return b"".join([samples async for samples in narration])
-
-
-async def audio_chunks(narration: Narration, first: bytes, encoder: Encoder) -> AsyncIterator[bytes]:
+async def audio_chunks(narration: Narration, first: bytes, transcoder: Transcoder) -> AsyncIterator[bytes]:
     """The encoded answer. Raises what the pipeline raises: the body must then end without its proper end."""
-    yield encoder.start() + encoder.encode(first)
+    yield await transcoder.encode(first)
     async for samples in narration:
-        yield encoder.encode(samples)
-    yield encoder.finish()
+        yield await transcoder.encode(samples)
+    yield await transcoder.finish()
 
 
-async def event_chunks(narration: Narration, first: bytes, encoder: Encoder) -> AsyncIterator[bytes]:
+async def complete_file(narration: Narration, transcoder: Transcoder) -> bytes:
+    """The whole encoded answer. Raises what the pipeline raises."""
+    return b"".join([chunk async for chunk in audio_chunks(narration, await _next(narration), transcoder)])
+
+
+async def event_chunks(narration: Narration, first: bytes, transcoder: Transcoder) -> AsyncIterator[bytes]:
     """The answer as server-sent events. A failure of the pipeline is an event of its own and the last one."""
     try:
-        async for chunk in audio_chunks(narration, first, encoder):
+        async for chunk in audio_chunks(narration, first, transcoder):
             if chunk:
                 yield _event(AudioDelta(audio=base64.b64encode(chunk).decode()))
     except DuotoneError as error:
@@ -113,8 +115,8 @@ class StreamedSpeech(Response):
             await sending
 
 
-def speech_router(narrator: Narrator, options: HttpOptions) -> APIRouter:
-    """The route that all the rest is for."""
+def speech_router(narrator: Narrator, options: HttpOptions, encoding: Executor) -> APIRouter:
+    """The route that all the rest is for. Encoders run in `encoding`."""
     router = APIRouter(tags=["speech"])
 
     @router.post(
@@ -127,21 +129,21 @@ def speech_router(narrator: Narrator, options: HttpOptions) -> APIRouter:
         """Answers with audio while it is made, in one body or as server-sent events, or with one complete file."""
         if body.stream_format == "sse" and not body.stream:
             raise RequestError("server-sent events are a stream: ask for `stream_format` `audio`, or stream", "stream")
-        format = FORMATS[body.response_format]
+        media_type = FORMATS[body.response_format].media_type
         narration = narrator.begin(current_request_id(), body)
+        transcoder = Transcoder(FORMATS[body.response_format], body.speed, not body.stream, encoding)
         try:
             if not body.stream:
-                samples = await until_gone(request.receive, _collect(narration))
-                return Response(encode_complete(format, samples), media_type=format.media_type, headers=_HEADERS)
+                content = await until_gone(request.receive, complete_file(narration, transcoder))
+                return Response(content, media_type=media_type, headers=_HEADERS)
             first = await until_gone(request.receive, _next(narration))
         except BaseException:
             narration.cancel()
             raise
-        encoder = format.encoder(None)
         if body.stream_format == "sse":
-            chunks, media_type = event_chunks(narration, first, encoder), EVENT_STREAM
+            chunks, media_type = event_chunks(narration, first, transcoder), EVENT_STREAM
         else:
-            chunks, media_type = audio_chunks(narration, first, encoder), format.media_type
+            chunks = audio_chunks(narration, first, transcoder)
         return StreamedSpeech(narration, chunks, media_type, options.send_timeout_s)
 
     return router

@@ -1,12 +1,13 @@
 """A pipeline that speaks without models: every character of a piece is one frame whose samples are its code point."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from duotone.stages.errors import DuotoneError
-from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
+from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 
 def plan_of(
@@ -22,6 +23,17 @@ def spoken(text: str) -> bytes:
     return np.repeat(np.frombuffer(text.encode("utf-32-le"), "<u4").astype("<i2"), SAMPLES_PER_FRAME).tobytes()
 
 
+def spoken_frame(text: str, index: int) -> bytes:
+    """One frame of `spoken`."""
+    return spoken(text[index])
+
+
+def sung_frame(_: str, index: int) -> bytes:
+    """One frame of an endless tone of 440 Hz, for what only sound can show."""
+    at_samples = index * SAMPLES_PER_FRAME + np.arange(SAMPLES_PER_FRAME)
+    return (8000 * np.sin(2 * np.pi * 440 * at_samples / SAMPLE_RATE)).astype("<i2").tobytes()
+
+
 @dataclass
 class FakeStream:
     """One piece. `fail_after` chunks it raises `failure`; with a `gate`, every chunk waits for a release of it."""
@@ -33,6 +45,7 @@ class FakeStream:
     prompt_positions: int = 7
     taken: int = 0
     cancelled: bool = False
+    cancel_reason: str | None = None
 
     def __aiter__(self):
         return self
@@ -48,16 +61,16 @@ class FakeStream:
             raise StopAsyncIteration
         self.taken += 1
         pipeline.made_chunks += 1
-        return spoken(self.text[self.taken - 1])
+        return pipeline.frame(self.text, self.taken - 1)
 
     @property
     def running(self) -> bool:
         """Whether it would still be made."""
         return not self.cancelled and self.taken < len(self.text)
 
-    def cancel(self) -> None:
+    def cancel(self, reason: str) -> None:
         if not self.cancelled:
-            self.cancelled = True
+            self.cancelled, self.cancel_reason = True, reason
             self.pipeline.cancellations.release()
 
 
@@ -95,6 +108,7 @@ class FakePipeline:
     failure: DuotoneError | Exception | None = None
     fail_after: int | None = None
     gate: asyncio.Semaphore | None = None
+    frame: Callable[[str, int], bytes] = spoken_frame
     start_error: DuotoneError | None = None
     streams: list[FakeStream] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)

@@ -127,13 +127,15 @@ async def test_the_documentation_knows_the_envelope_and_no_other_error(client):
     envelope = {"$ref": "#/components/schemas/ErrorEnvelope"}
     assert answers["4XX"]["content"]["application/json"]["schema"] == envelope
     assert answers["5XX"]["content"]["application/json"]["schema"] == envelope
-    assert set(answers["200"]["content"]) == {"audio/wav", "audio/pcm", "text/event-stream"}
+    audio = {f"audio/{name}" for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")}
+    assert set(answers["200"]["content"]) == audio | {"text/event-stream"}
 
 
 async def test_the_documentation_states_the_checks_of_every_field(client):
     schema = (await client.get("/openapi.json")).json()["components"]["schemas"]["SpeechRequest"]
     assert schema["required"] == ["model", "input"]
-    assert schema["properties"]["response_format"]["enum"] == ["wav", "pcm"]
+    assert schema["properties"]["response_format"]["enum"] == ["mp3", "opus", "aac", "flac", "wav", "pcm"]
+    assert schema["properties"]["response_format"]["default"] == "mp3"
     assert {"type": "string"} in schema["properties"]["voice"]["anyOf"]
     seed = next(way for way in schema["properties"]["seed"]["anyOf"] if way["type"] == "integer")
     assert seed["minimum"] == 0

@@ -10,7 +10,8 @@ import pytest
 from duotone.server.config import HttpOptions, Settings
 from duotone.stages.errors import NotReady, StageFailed
 
-from .fake_pipeline import spoken
+from .decoding import assert_lasts, decoded
+from .fake_pipeline import spoken, sung_frame
 
 SPEECH = "/v1/audio/speech"
 DEADLINE_S = 10
@@ -66,7 +67,9 @@ async def test_the_status_waits_for_the_first_samples(port, ask, pipeline):
     writer.close()
 
 
-@pytest.mark.parametrize("fields", [{}, {"stream": False}, {"stream_format": "sse"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"response_format": "pcm"}, {"stream": False}, {"stream_format": "sse"}, {"speed": 0.5}]
+)
 async def test_a_client_that_leaves_before_the_first_samples_stops_the_work(port, ask, pipeline, fields):
     pipeline.gate = asyncio.Semaphore(0)
     _, writer = await raw_request(port, ask(**fields))
@@ -92,7 +95,7 @@ async def test_a_client_that_leaves_a_complete_answer_stops_the_work(port, ask, 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}])
 async def test_a_client_that_leaves_after_a_kilobyte_stops_the_work_while_no_samples_come(port, ask, pipeline, fields):
     pipeline.gate = asyncio.Semaphore(1)
-    reader, writer = await raw_request(port, ask(**fields))
+    reader, writer = await raw_request(port, ask(response_format="wav", **fields))
     await asyncio.wait_for(reader.readexactly(1000), DEADLINE_S)
     writer.close()
     await cancellation(pipeline)
@@ -102,7 +105,7 @@ async def test_a_client_that_leaves_after_a_kilobyte_stops_the_work_while_no_sam
 async def test_leaving_stops_the_piece_that_is_made_ahead_too(port, ask, pipeline):
     pipeline.gate = asyncio.Semaphore(1)
     text = "The first sentence of the text is here. The second one that follows. And a third one there is."
-    reader, writer = await raw_request(port, ask(input=text))
+    reader, writer = await raw_request(port, ask(input=text, response_format="pcm"))
     await asyncio.wait_for(reader.readexactly(1000), DEADLINE_S)
     writer.close()
     await cancellation(pipeline)
@@ -120,6 +123,22 @@ async def test_fifty_that_leave_are_nothing_to_the_next(port, live, ask, pipelin
             await asyncio.sleep(0.01)
     assert pipeline.made_chunks < 50 * 2000
     assert (await live.post(SPEECH, json=ask(response_format="pcm"))).content == spoken("Hello.")
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
+async def test_encoded_bytes_arrive_long_before_the_end(live, ask, pipeline, format):
+    pipeline.gate, pipeline.frame = asyncio.Semaphore(6), sung_frame
+    async with live.stream("POST", SPEECH, json=ask(input="a" * 39, response_format=format)) as answer:
+        received = b""
+        chunks = answer.aiter_bytes()
+        async with asyncio.timeout(DEADLINE_S):
+            while len(received) < 2000 or decoded(received).seconds < 4 * 0.08:
+                received += await anext(chunks)
+        assert pipeline.made_chunks <= 6
+        for _ in range(34):
+            pipeline.gate.release()
+        received += b"".join([chunk async for chunk in chunks])
+    assert_lasts(decoded(received), format, 39 * 1920)
 
 
 async def test_a_failure_after_the_first_samples_cuts_the_body_off(live, ask, pipeline, caplog):
@@ -141,8 +160,9 @@ async def test_a_piece_that_the_pipeline_cannot_take_yet_is_tried_again(live, as
     assert answer.content == spoken("The first sentence of the text.The second one that follows.")
 
 
-async def test_a_client_that_reads_nothing_is_held_back_and_slows_nobody(port, live, ask, pipeline):
-    reader, writer = await raw_request(port, ask(input=LONG, response_format="pcm"))
+@pytest.mark.parametrize("speed", [1.0, 0.5])
+async def test_a_client_that_reads_nothing_is_held_back_and_slows_nobody(port, live, ask, pipeline, speed):
+    reader, writer = await raw_request(port, ask(input=LONG, response_format="pcm", speed=speed))
     async with asyncio.timeout(DEADLINE_S):
         before = -1
         while pipeline.made_chunks != before:
@@ -153,7 +173,7 @@ async def test_a_client_that_reads_nothing_is_held_back_and_slows_nobody(port, l
     assert (await live.post(SPEECH, json=ask(response_format="pcm"))).content == spoken("Hello.")
     received = 0
     async with asyncio.timeout(DEADLINE_S):
-        while received < LONG_BYTES:
+        while received < LONG_BYTES / speed:
             received += len(await reader.read(1 << 20))
     writer.close()
 

@@ -25,13 +25,14 @@ REFUSED = [
     ("instructions", "x" * 5000),
     ("instructions", "\udc00"),
     ("response_format", "ogg"),
+    ("response_format", "MP3"),
     ("response_format", ""),
     ("response_format", 5),
     ("speed", "1.0"),
     ("speed", True),
     ("speed", 0.2),
     ("speed", 4.1),
-    ("speed", 1.5),
+    ("speed", []),
     ("stream_format", "chunked"),
     ("stream_format", True),
     ("language", "klingon"),
@@ -83,6 +84,9 @@ ACCEPTED = [
     ("seed", 0),
     ("seed", HUGE - 1),
     ("speed", 1),
+    ("speed", 0.25),
+    ("speed", 4),
+    ("stream_format", "sse"),
     ("temperature", 0),
     ("top_k", 0),
     ("top_p", 1),
@@ -138,7 +142,7 @@ async def test_every_wrong_field_is_told_at_once(client, ask):
 ANY_VALUE = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just("x" * 5000)),
     *(st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["id", "x"]), st.text(), max_size=2)),
-    *map(st.just, ("wav", "sse", "auto", "alloy", "tts-1")),
+    *map(st.just, ("wav", "opus", 1.5, "sse", "auto", "alloy", "tts-1")),
 )
 
 

@@ -3,22 +3,35 @@
 import base64
 import json
 
+import httpx
+import numpy as np
 import pytest
 
 from duotone.server.config import Settings
 from duotone.server.narration import piece_seed
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
 from duotone.stages.pipeline import PipelineOptions, TalkerOptions
-from duotone.stages.types import SAMPLES_PER_FRAME
+from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME
 
-from .fake_pipeline import spoken
+from .decoding import assert_lasts, decoded
+from .fake_pipeline import spoken, sung_frame
 
 SPEECH = "/v1/audio/speech"
 TWO_PIECES = "The first sentence of the text. The second one that follows."
 PIECES = ["The first sentence of the text.", "The second one that follows."]
 
 
-@pytest.mark.parametrize(("format", "media_type"), [("wav", "audio/wav"), ("pcm", "audio/pcm")])
+MEDIA_TYPES = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
+
+
+@pytest.mark.parametrize(("format", "media_type"), MEDIA_TYPES.items())
 @pytest.mark.parametrize("stream", [True, False])
 async def test_headers_say_what_the_body_is(client, ask, format, media_type, stream):
     answer = await client.post(SPEECH, json=ask(response_format=format, stream=stream))
@@ -30,8 +43,52 @@ async def test_headers_say_what_the_body_is(client, ask, format, media_type, str
     assert ("content-length" in answer.headers) != stream
 
 
-async def test_an_absent_format_is_wav(client, ask):
-    assert (await client.post(SPEECH, json=ask())).headers["content-type"] == "audio/wav"
+async def test_an_absent_format_is_mp3(client, ask):
+    answer = await client.post(SPEECH, json=ask())
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert_lasts(decoded(answer.content), "mp3", 6 * SAMPLES_PER_FRAME)
+
+
+def length_of(answer: httpx.Response, format: str) -> int:
+    """Samples in a body that has no delay in front: pcm, or what decoding gives exactly."""
+    return len(answer.content) // 2 if format == "pcm" else round(decoded(answer.content).seconds * SAMPLE_RATE)
+
+
+@pytest.mark.parametrize("format", MEDIA_TYPES)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_format_holds_the_whole_answer(client, ask, pipeline, format, stream):
+    pipeline.frame = sung_frame
+    answer = await client.post(SPEECH, json=ask(input=TWO_PIECES, response_format=format, stream=stream))
+    samples = SAMPLES_PER_FRAME * len("".join(PIECES))
+    if format == "pcm":
+        assert len(answer.content) == 2 * samples
+    else:
+        assert_lasts(decoded(answer.content), format, samples, complete=not stream)
+    if not stream:
+        assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize("format", ["opus", "flac", "wav", "pcm"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("speed", [0.25, 1.5, 4])
+async def test_speed_changes_the_length_of_every_format_alike(client, ask, pipeline, format, stream, speed):
+    pipeline.frame = sung_frame
+    answer = await client.post(SPEECH, json=ask(response_format=format, stream=stream, speed=speed))
+    assert length_of(answer, format) == round(6 * SAMPLES_PER_FRAME / speed)
+
+
+async def test_speed_keeps_the_pitch(client, ask, pipeline):
+    pipeline.frame = sung_frame
+    for speed in (0.5, 2):
+        answer = await client.post(SPEECH, json=ask(input="a" * 39, speed=speed))
+        sound = decoded(answer.content)
+        spectrum = np.abs(np.fft.rfft(sound.samples * np.hanning(len(sound.samples))))
+        assert np.argmax(spectrum) / sound.seconds == pytest.approx(440, rel=0.01)
+
+
+async def test_usage_counts_frames_as_they_were_made_whatever_the_speed(client, ask):
+    answer = await client.post(SPEECH, json=ask(stream_format="sse", speed=2))
+    assert events(answer.text)[-1]["usage"] == {"input_tokens": 7, "output_tokens": 6, "total_tokens": 13}
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -137,6 +194,20 @@ async def test_server_sent_events_carry_the_audio_and_then_the_usage(client, ask
     frames = len("".join(PIECES))
     usage = {"input_tokens": 14, "output_tokens": frames, "total_tokens": 14 + frames}
     assert done == {"type": "speech.audio.done", "usage": usage}
+
+
+@pytest.mark.parametrize("format", MEDIA_TYPES)
+async def test_server_sent_events_carry_every_format(client, ask, pipeline, format):
+    pipeline.frame = sung_frame
+    answer = await client.post(SPEECH, json=ask(stream_format="sse", response_format=format))
+    *deltas, done = events(answer.text)
+    audio = b"".join(base64.b64decode(delta["audio"]) for delta in deltas)
+    assert all(delta["audio"] for delta in deltas)
+    if format == "pcm":
+        assert len(audio) == 2 * 6 * SAMPLES_PER_FRAME
+    else:
+        assert_lasts(decoded(audio), format, 6 * SAMPLES_PER_FRAME)
+    assert done["usage"]["output_tokens"] == 6
 
 
 async def test_a_failure_within_server_sent_events_is_the_last_event(client, ask, pipeline):
