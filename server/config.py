@@ -24,6 +24,7 @@ ORCHESTRATION_VARIABLE = "VLLM_OMNI_EVENT_DRIVEN_ORCH"
 PACKAGE = Path(__file__).parent.parent
 BUNDLED_VOICE = PACKAGE / "voices" / "lark"
 PROFILES = PACKAGE / "configs"
+_NORMALISED_LANGUAGES = ("auto", "english")
 
 Tree = dict[str, object]
 """Settings before they are checked: values are strings, numbers, lists or trees."""
@@ -57,11 +58,19 @@ class HttpOptions(Options):
     drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
 
 
+def _on_or_off(value: object) -> object:
+    """YAML reads a bare on or off as a truth."""
+    return ("on" if value else "off") if isinstance(value, bool) else value
+
+
 class TextOptions(Options):
     """The text front end: what happens to an input before it is spoken."""
 
     strip_markdown: bool = Field(True, description="remove headings, emphasis, links and the like, keep their text")
     strip_emoji: bool = Field(True, description="remove emoji, which are not to be spoken by name")
+    normalise: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = Field(
+        "auto", description="write numbers, dates and the like as English words; auto: for the bundled voice alone"
+    )
     max_piece_chars: int = Field(240, ge=20, description="longer inputs are cut at sentences and spoken in pieces")
     frames_base: int = Field(50, ge=1, description="frames that a piece may take, however short it is")
     frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
@@ -85,6 +94,13 @@ class Settings(Options):
     http: HttpOptions = HttpOptions()
     text: TextOptions = TextOptions()
     pipeline: PipelineOptions = PipelineOptions()
+
+    def text_front(self, language: str) -> TextOptions:
+        """The text front end for a request in a language of the model or `auto`; its `normalise` is on or off."""
+        bundled = Path(self.model).resolve() == BUNDLED_VOICE.resolve()
+        wanted = self.text.normalise == "on" or (self.text.normalise == "auto" and bundled)
+        on = wanted and language.lower() in _NORMALISED_LANGUAGES
+        return self.text.model_copy(update={"normalise": "on" if on else "off"})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import re
 import unicodedata
 
 from .config import TextOptions
+from .normalise import normalise
 
 _SPACES = re.compile(r"[^\S\n]+")
 _LINE_END = re.compile(r" ?\n ?")
@@ -49,16 +50,17 @@ _SPANS = (_STARS, _STARS, _UNDERSCORES, _STRUCK)
 
 _CLOSERS = "\"'”’»)\\]」』）*_~`"
 _SENTENCE_END = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s)|[。！？]+[{_CLOSERS}]*|\n\n")
+_SENTENCE_CLOSED = re.compile(rf"[.!?…。！？][{_CLOSERS}]*$")
 _CLAUSE_END = re.compile(rf"[,;:][{_CLOSERS}]*(?=\s)|[，；：、]|(?= [–—-]\s)|—(?=\S)|\n")
 _WORD_END = re.compile(r"(?=\s)")
 _LOOK_AHEAD_CHARS = 3
 """What a border needs to see of the text behind it."""
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(\"'“‘*_])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|[a-z])\.$"
+    r"(?:^|[\s(\"'“‘*_])(?:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|no|vol|fig|approx|inc|ltd|co|(?<!\b[a-z]\s)[a-z])\.$"
     r"|(?:^|\n)\d{1,3}\.$",
     re.IGNORECASE,
 )
-"""Where a full stop ends no sentence; the number of a list's item is one of them."""
+"""Where a full stop ends no sentence, as behind a list's number or an initial, but for a letter of several spelled."""
 _ABBREVIATION_CHARS = 12
 """Longer than any abbreviation with the character before it."""
 _MAY_GO_ON = re.compile(rf"(?:\.\w+\.|\.\.|…|[{_CLOSERS}])$")
@@ -70,13 +72,19 @@ _WHOLE_LINE = ("|", "```", "~~~")
 
 
 def speakable_pieces(text: str, options: TextOptions) -> list[str]:
-    """The pieces that an input is spoken in, each at most `max_piece_chars` long; none if it holds nothing to speak."""
+    """The pieces that an input is spoken in, each at most `max_piece_chars` long; none if it holds nothing to speak.
+
+    `normalise` is decided here: `auto` is off (`Settings.text_front` says when it is on).
+    """
     cleaned = tidy(text)
     if options.strip_markdown:
         cleaned = strip_markdown(cleaned)
     if options.strip_emoji:
         cleaned = strip_emoji(cleaned)
-    return [piece for piece in cut(normalise(tidy(cleaned)), options.max_piece_chars) if is_speakable(piece)]
+    cleaned = close_paragraphs(tidy(cleaned))
+    if options.normalise == "on":
+        cleaned = normalise(cleaned)
+    return [piece for piece in cut(cleaned, options.max_piece_chars) if is_speakable(piece)]
 
 
 def tidy(text: str) -> str:
@@ -103,11 +111,8 @@ def is_speakable(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
 
-def normalise(text: str) -> str:
-    """Text as it is said. So far only paragraphs are closed, so that a title is not run together with what it heads.
-
-    Numbers, dates, money and abbreviations have their place here.
-    """
+def close_paragraphs(text: str) -> str:
+    """Tidy text whose paragraphs are sentences, so that a title is not run together with what it heads."""
     *heads, last = text.split("\n\n")
     return "\n\n".join([*map(_as_sentence, heads), last])
 
@@ -170,6 +175,11 @@ def _last_border(window: str, fits: int) -> int:
 
 def _abbreviates(window: str, end: int) -> bool:
     return _ABBREVIATION.search(window[max(0, end - _ABBREVIATION_CHARS) : end]) is not None
+
+
+def ends_sentence(piece: str) -> bool:
+    """Whether a piece was cut behind a sentence, rather than behind a clause or a word."""
+    return _SENTENCE_CLOSED.search(piece) is not None and not _abbreviates(piece, len(piece))
 
 
 def closed_chars(text: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from duotone.server.config import Settings, load_settings, parse_assignment
+from duotone.server.config import BUNDLED_VOICE, Settings, load_settings, parse_assignment
 from duotone.stages.errors import ConfigurationError
 
 
@@ -47,6 +47,34 @@ def test_lists_and_trees_in_the_environment_are_yaml():
     settings = load_settings(None, {}, environment)
     assert settings.http.cors_origins == ("http://a", "http://b")
     assert settings.voice_aliases == {"alloy": "ryan"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "language", "normalise"),
+    [
+        ({}, "auto", "on"),
+        ({}, "English", "on"),
+        ({}, "chinese", "off"),
+        ({"text.normalise": "off"}, "english", "off"),
+        ({"model": "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}, "english", "off"),
+        ({"model": "some/lark"}, "auto", "off"),
+        ({"model": "some/lark", "text.normalise": "on"}, "auto", "on"),
+        ({"model": "some/lark", "text.normalise": "on"}, "german", "off"),
+    ],
+)
+def test_english_is_normalised_for_the_bundled_voice_unless_it_is_set(flags, language, normalise):
+    assert load_settings(None, flags, {}).text_front(language).normalise == normalise
+
+
+def test_the_bundled_voice_is_known_by_any_of_its_paths(monkeypatch):
+    monkeypatch.chdir(BUNDLED_VOICE.parent)
+    assert Settings(model=f"{BUNDLED_VOICE.name}/").text_front("auto").normalise == "on"
+
+
+def test_a_bare_on_in_a_profile_is_no_truth(profile):
+    assert load_settings(profile("text: {normalise: on}"), {}, {}).text.normalise == "on"
+    assert load_settings(profile("text: {normalise: off}"), {}, {}).text.normalise == "off"
+    assert "text.normalise" in refusal(flags={"text.normalise": "maybe"})
 
 
 def test_voice_aliases_of_every_layer_count(profile):

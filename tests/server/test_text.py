@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duotone.server.config import TextOptions
-from duotone.server.text import cut, is_speakable, speakable_pieces, strip_emoji, strip_markdown, tidy
+from duotone.server.text import cut, ends_sentence, is_speakable, speakable_pieces, strip_emoji, strip_markdown, tidy
 
 WIDE = TextOptions(max_piece_chars=10_000)
 
@@ -76,6 +76,19 @@ def test_each_step_can_be_switched_off():
     assert speakable_pieces(text, TextOptions(strip_emoji=False)) == ["bold 🌞 x"]
 
 
+@pytest.mark.parametrize("normalise", ["auto", "off"])
+def test_numbers_are_left_to_the_model_unless_words_are_asked_for(normalise):
+    assert speakable_pieces("Dr. No, 5km", TextOptions(normalise=normalise)) == ["Dr. No, 5km"]
+    assert speakable_pieces("Dr. No, 5km", TextOptions(normalise="on")) == ["Doctor No, five kilometers"]
+
+
+def test_words_are_written_before_the_text_is_cut():
+    pieces = speakable_pieces(
+        "It was 3:05 p.m. The FBI. Dr. Who came.", TextOptions(normalise="on", max_piece_chars=30)
+    )
+    assert pieces == ["It was three oh five p m.", "The F B I. Doctor Who came."]
+
+
 @pytest.mark.parametrize("text", ["!!! ... ?!", ".", "🤪🤩", "---", "**", "…", "\u200b", "()", "\x00"])
 def test_a_text_without_letters_or_digits_has_nothing_to_speak(text):
     assert speakable_pieces(text, TextOptions()) == []
@@ -126,6 +139,17 @@ def test_a_paragraph_is_closed_before_the_next_one():
 )
 def test_pieces_end_at_the_best_border_that_fits(text, pieces):
     assert cut(text, 20) == pieces
+
+
+@pytest.mark.parametrize(
+    ("piece", "ends"),
+    [
+        *(("It is.", True), ("Is it?", True), ("So…", True), ("“Why?”", True), ("是。", True), ("at p m.", True)),
+        *(("as it is,", False), ("word", False), ("these:", False), ("Dr.", False), ("By J.", False), ("5", False)),
+    ],
+)
+def test_a_piece_tells_whether_a_sentence_ends_with_it(piece, ends):
+    assert ends_sentence(piece) == ends
 
 
 def test_a_letter_is_not_cut_from_its_accent():

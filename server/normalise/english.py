@@ -1,0 +1,33 @@
+"""`normalise`: all rules in their order. What an earlier one has said, a later one finds no digits in."""
+
+import re
+
+from .acronyms import LETTERS, acronyms, is_shout
+from .addresses import ADDRESSES
+from .calendar import DATES_AND_TIMES
+from .names import NAMES, ROMAN_NUMERALS
+from .quantities import NUMBERS, QUANTITIES
+from .rule import Rule, rule
+from .signs import SIGNS, folded
+
+
+def _list_item(match: re.Match[str]) -> str:
+    line = match["line"]
+    return f"{match['number']}, {line}" + ("." if line[-1].isalnum() else "")
+
+
+LIST_ITEMS: tuple[Rule, ...] = (rule(r"^(?P<number>\d{1,3})[.)] (?P<line>.+)$", _list_item, re.MULTILINE),)
+_RULES = (
+    *(*ADDRESSES, *LIST_ITEMS, *DATES_AND_TIMES, *NAMES, *QUANTITIES, *SIGNS, *ROMAN_NUMERALS, *NUMBERS, *LETTERS),
+)
+_SPACES = re.compile(r" {2,}")
+_LOST_SPACE = re.compile(r" (?=[,.;:!?)]+(?:\s|$))|(?<=\() |^ | $", re.MULTILINE)
+
+
+def normalise(text: str) -> str:
+    """An English text in words, without any digit. Any text can be given: words and punctuation stay as they are."""
+    shout = is_shout(text)
+    text = folded(text)
+    for each in _RULES:
+        text = each.apply(text)
+    return _LOST_SPACE.sub("", _SPACES.sub(" ", acronyms(text, shout)))
