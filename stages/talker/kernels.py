@@ -15,9 +15,6 @@ from ..types import CODEBOOKS
 from .decoder import LayerWeights
 from .frames import FrameWeights
 
-ATTEND_WARPS = 1
-DRAW_WARPS = 8
-
 
 def next_inputs(
     weights: FrameWeights, inputs: Tensor, cache: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
@@ -115,7 +112,6 @@ def attend(weights: FrameWeights, layer: LayerWeights, qkv: Tensor, cache: Tenso
         GROUP_BLOCK=triton.next_power_of_2(group),
         HALF=head_dim // 2,
         POSITIONS=CODEBOOKS,
-        num_warps=ATTEND_WARPS,
     )
     return out
 
@@ -210,7 +206,7 @@ def draw(weights: FrameWeights, logits: Tensor, book: int, codes: Tensor, top_k:
         BLOCK=triton.next_power_of_2(entries),
         SIZE=table.shape[1],
         SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-        num_warps=DRAW_WARPS,
+        num_warps=8,
     )
     return chosen
 
