@@ -7,9 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Speak
-from duotone.stages.types import Sampling
+from duotone.stages.pipeline import TalkerOptions
+from duotone.stages.talker.torch_engine import TorchTalkerEngine
+from duotone.stages.types import PromptPlan, Sampling
 
 from ..golden_outputs import GOLDEN
 from .talking import GREEDY, assert_golden, golden_cases, speak, started, talk
@@ -41,6 +44,22 @@ def test_golden_codes_of_more_requests_than_slots(pieces):
     cases = CUSTOM_VOICE + CUSTOM_VOICE
     assert len(cases) > pieces.slots
     assert_golden(talk(pieces, {key: speak(key, case) for key, case in enumerate(cases)}), cases)
+
+
+def test_a_cloned_voice_speaks_as_on_the_torch_engine(pieces):
+    checkpoint = read_checkpoint(GOLDEN / "custom_voice" / "checkpoint")
+    random = np.random.default_rng(0)
+    rows = LONG_CASE.plan.row_ids().copy()
+    rows[-6:, 1:] = random.integers(0, 60, (6, 16))  # frames of a reference
+    speaker = random.normal(size=checkpoint.talker.hidden_size).astype("<f4").tobytes()
+    plan = PromptPlan(rows.tobytes(), trailing_text_ids=[5, 6, 7], speaker=speaker, speaker_row=18)
+    unspoken = msgspec.structs.replace(plan, speaker=None)
+    requests = {0: Speak(0, plan, GREEDY), 1: Speak(1, unspoken, GREEDY)}
+    expected = talk(TorchTalkerEngine(checkpoint, TalkerOptions()), requests)
+    assert (expected.codes(0) != expected.codes(1)).any(), "the speaker must matter"
+    result = talk(pieces, requests)
+    for key in requests:
+        np.testing.assert_array_equal(result.codes(key), expected.codes(key))
 
 
 def test_sampled_codes_depend_on_the_seed_of_their_request_alone(pieces):
