@@ -22,6 +22,7 @@ from .catalog import Catalog, catalog_router
 from .config import Settings
 from .errors import answer_error
 from .keys import ApiKeys, KeyMiddleware
+from .live_speech import LiveSpeech, live_speech_router
 from .narration import Narrator, Planner, SpeechPipeline
 from .operations import operations_router, profiling_router
 from .page import page_router
@@ -80,6 +81,7 @@ def create_app(
     locked = [Depends(HTTPBearer(auto_error=False, description="one of the server's keys"))] if keys.needed else []
     narrator = Narrator(settings, catalog, planner, pipeline)
     app.include_router(speech_router(narrator, settings.http, encoding), dependencies=locked)
+    app.include_router(live_speech_router(LiveSpeech(narrator, settings, keys, encoding)))
     app.include_router(catalog_router(catalog))
     app.include_router(operations_router(pipeline, metrics))
     app.include_router(profiling_router(pipeline.profiling), dependencies=locked)

@@ -55,6 +55,13 @@ class HttpOptions(Options):
     max_body_bytes: int = Field(1 << 20, ge=1024, description="larger request bodies are answered 413")
     send_timeout_s: float = Field(60.0, gt=0, description="a client that takes nothing for so long is given up")
     encoder_threads: int = Field(4, ge=1, le=256, description="threads in which answers are compressed")
+    live_idle_s: float = Field(
+        120.0, gt=0, description="a live session that says nothing for so long, and has nothing said, is closed"
+    )
+    live_max_message_bytes: int = Field(1 << 16, ge=1024, description="larger messages end a live session")
+    live_max_pending_chars: int = Field(
+        16_384, ge=256, description="a live session whose text waits by more than so much is ended"
+    )
     drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
 
 
@@ -74,6 +81,7 @@ class TextOptions(Options):
     max_piece_chars: int = Field(240, ge=20, description="longer inputs are cut at sentences and spoken in pieces")
     frames_base: int = Field(50, ge=1, description="frames that a piece may take, however short it is")
     frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
+    pause_s: float = Field(0.15, ge=0, le=10, description="silence between two pieces where a sentence ends")
     silence_s: float = Field(0.2, gt=0, le=10, description="the answer to an input that holds nothing to speak")
 
 

@@ -1,25 +1,27 @@
 """A request's text spoken as one stream of samples, without HTTP: what the speech route and the command line share.
 
-`Narrator` turns a checked request into pieces, each a prompt with its sampling. `Narration` speaks them one after the
-other: while one is heard the next is made already, never more than one ahead.
+`Narrator` checks a request, its `Delivery` turns texts into pieces, each a prompt with its sampling. `Narration` speaks
+them one after the other: while one is heard the next is made already, never more than one ahead.
 """
 
+import asyncio
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import msgspec
 
 from ..stages.errors import NotReady, RequestError
+from ..stages.request import AbortReason
 from ..stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .audio import SAMPLE_BYTES
 from .catalog import Catalog
 from .config import Settings
-from .protocol import MAX_SEED, SpeechRequest, Usage
-from .text import speakable_pieces
+from .protocol import MAX_SEED, SpeechChoices, SpeechRequest, Usage
+from .text import ends_sentence, speakable_pieces
 
 _FRAME_BYTES = SAMPLES_PER_FRAME * SAMPLE_BYTES
 _SAMPLING_FIELDS = {"temperature", "top_k", "top_p", "repetition_penalty"}
@@ -33,7 +35,7 @@ class PieceStream(Protocol):
 
     async def __anext__(self) -> bytes: ...
 
-    def cancel(self) -> None: ...
+    def cancel(self, reason: AbortReason) -> None: ...
 
 
 class Profiling(Protocol):
@@ -83,8 +85,18 @@ class Planner(Protocol):
 class Piece:
     """A part of the text, ready to be spoken."""
 
+    text: str
     plan: PromptPlan
     sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a request wants to be spoken, as the served model spells it."""
+
+    speaker: str | None
+    language: str
+    instructions: str | None
 
 
 class Narrator:
@@ -98,49 +110,94 @@ class Narrator:
 
     def begin(self, request_id: str, request: SpeechRequest) -> "Narration":
         """Submit the first piece of a request. Raises RequestError (QueueFull, ModelNotFound), NotReady."""
-        self._catalog.check_model(request.model)
-        for field, text in (("input", request.input), ("instructions", request.instructions or "")):
-            if len(text) > self._settings.max_input_chars:
-                most = self._settings.max_input_chars
-                raise RequestError(f"{field} has {len(text)} characters, more than {most}", field)
-        voice = self._catalog.voice(request.voice)
-        language = self._catalog.language(request.language)
-        instructions = self._catalog.instructions(request.instructions)
-        seed = secrets.randbelow(MAX_SEED) if request.seed is None else request.seed
-        pieces = []
-        for index, text in enumerate(speakable_pieces(request.input, self._settings.text)):
-            plan = self._planner(
-                text,
-                language=language,
-                speaker=voice,
-                instruction=instructions,
-                non_streaming=request.non_streaming_mode,
-            )
-            most_frames = self._most_frames(text, plan)
-            pieces.append(Piece(plan, self._sampling(request, piece_seed(seed, index), most_frames)))
-        silence = bytes(SAMPLE_BYTES * round(self._settings.text.silence_s * SAMPLE_RATE))
-        return Narration(self._pipeline, request_id, pieces, request.max_new_frames, silence)
+        self._check_length("input", request.input)
+        delivery = self.delivery(request)
+        pieces = [delivery.piece(text) for text in speakable_pieces(request.input, delivery.front)]
+        silence = b"" if pieces else _silence(self._settings.text.silence_s)
+        narration = self._narration(request_id, request.max_new_frames, silence)
+        narration.extend(pieces)
+        narration.close()
+        narration.submit()
+        return narration
+
+    def open(self, request_id: str) -> "Narration":
+        """One whose pieces are still to come. Raises NotReady."""
+        if not self._pipeline.ready:
+            raise NotReady("a stage is starting, draining or dead")
+        return self._narration(request_id, max_frames=None, silence=b"")
+
+    def delivery(self, choices: SpeechChoices) -> "Delivery":
+        """Raises RequestError (ModelNotFound) for what the served model does not have."""
+        self._catalog.check_model(choices.model)
+        self._check_length("instructions", choices.instructions or "")
+        voice = Voice(
+            self._catalog.voice(choices.voice),
+            self._catalog.language(choices.language),
+            self._catalog.instructions(choices.instructions),
+        )
+        return Delivery(self._settings, self._catalog.model.sampling, self._planner, choices, voice)
+
+    def _narration(self, request_id: str, max_frames: int | None, silence: bytes) -> "Narration":
+        return Narration(self._pipeline, request_id, max_frames, silence, _silence(self._settings.text.pause_s))
+
+    def _check_length(self, field: str, text: str) -> None:
+        most = self._settings.max_input_chars
+        if len(text) > most:
+            raise RequestError(f"{field} has {len(text)} characters, more than {most}", field)
+
+
+class Delivery:
+    """Makes the pieces of one request, in order: each has a seed of its own."""
+
+    def __init__(
+        self, settings: Settings, defaults: Sampling, planner: Planner, choices: SpeechChoices, voice: Voice
+    ) -> None:
+        self.front = settings.text_front(voice.language)
+        """How the texts become pieces."""
+        self._max_positions = settings.pipeline.talker.max_positions
+        self._defaults = defaults
+        self._planner = planner
+        self._choices = choices
+        self._voice = voice
+        self._seed = secrets.randbelow(MAX_SEED) if choices.seed is None else choices.seed
+        self._made = 0
+
+    def piece(self, text: str) -> Piece:
+        """The next piece. Raises RequestError when the text does not fit into a prompt."""
+        plan = self._planner(
+            text,
+            language=self._voice.language,
+            speaker=self._voice.speaker,
+            instruction=self._voice.instructions,
+            non_streaming=self._choices.non_streaming_mode,
+        )
+        sampling = self._sampling(piece_seed(self._seed, self._made), self._most_frames(text, plan))
+        self._made += 1
+        return Piece(text, plan, sampling)
 
     def _most_frames(self, text: str, plan: PromptPlan) -> int:
         """Frames of a piece where the request sets no limit: an end to a voice that babbles on, within what fits."""
-        front = self._settings.text
         return min(
-            front.frames_base + front.frames_per_char * len(text),
-            self._catalog.model.sampling.max_new_frames,
-            self._settings.pipeline.talker.max_positions - plan.positions,
+            self.front.frames_base + self.front.frames_per_char * len(text),
+            self._defaults.max_new_frames,
+            self._max_positions - plan.positions,
         )
 
-    def _sampling(self, request: SpeechRequest, seed: int, most_frames: int) -> Sampling:
+    def _sampling(self, seed: int, most_frames: int) -> Sampling:
         """The checkpoint's sampling with what the request sets; `most_frames` holds where it sets no limit."""
-        defaults = self._catalog.model.sampling
-        given = request.model_dump(include=_SAMPLING_FIELDS, exclude_none=True)
-        if request.temperature == 0:
+        choices, defaults = self._choices, self._defaults
+        given = choices.model_dump(include=_SAMPLING_FIELDS, exclude_none=True)
+        if choices.temperature == 0:
             given["subtalker_temperature"] = 0.0
-        least = defaults.min_new_frames if request.min_new_frames is None else request.min_new_frames
-        most = max(least, most_frames) if request.max_new_frames is None else request.max_new_frames
+        least = defaults.min_new_frames if choices.min_new_frames is None else choices.min_new_frames
+        most = max(least, most_frames) if choices.max_new_frames is None else choices.max_new_frames
         return msgspec.structs.replace(
             defaults, seed=seed, min_new_frames=min(least, most), max_new_frames=most, **given
         )
+
+
+def _silence(duration_s: float) -> bytes:
+    return bytes(SAMPLE_BYTES * round(duration_s * SAMPLE_RATE))
 
 
 def piece_seed(seed: int, index: int) -> int:
@@ -151,30 +208,41 @@ def piece_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "little") & MAX_SEED
 
 
+@dataclass(frozen=True)
+class _Submitted:
+    piece: Piece
+    stream: PieceStream
+
+
 class Narration:
     """An asynchronous iterator over a request's samples, s16le mono. As a context manager it cancels what is left.
 
-    Iterating raises what the pipeline raises (StageFailed, NotReady). It holds no samples: who does not iterate leaves
-    them in the pipeline, which bounds them.
+    Pieces may be added while it is heard; at the last one it waits for more until it is closed. Iterating raises what
+    the pipeline raises (StageFailed, NotReady). It holds no samples: who does not iterate leaves them in the pipeline,
+    which bounds them.
     """
 
     def __init__(
-        self,
-        pipeline: SpeechPipeline,
-        request_id: str,
-        pieces: Sequence[Piece],
-        max_frames: int | None,
-        silence: bytes,
+        self, pipeline: SpeechPipeline, request_id: str, max_frames: int | None, silence: bytes, pause: bytes
     ) -> None:
+        """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next.
+
+        Neither counts as frames: not in the usage, not towards `max_frames`.
+        """
         self._pipeline = pipeline
         self._request_id = request_id
-        self._upcoming = deque(pieces)
-        self._silence = b"" if pieces else silence
+        self._upcoming: deque[Piece] = deque()
+        self._upcoming_chars = 0
+        self._silence = silence
+        self._pause = pause
+        self._pause_is_due = False
         self._left_bytes = None if max_frames is None else max_frames * _FRAME_BYTES
         self._spoken_bytes = 0
         self._prompt_positions = 0
-        self._current = self._submit()
-        self._ahead: PieceStream | None = None
+        self._current: _Submitted | None = None
+        self._ahead: _Submitted | None = None
+        self._closed = False
+        self._changed = asyncio.Event()
 
     @property
     def usage(self) -> Usage:
@@ -186,6 +254,40 @@ class Narration:
             total_tokens=self._prompt_positions + frames,
         )
 
+    @property
+    def piece(self) -> Piece | None:
+        """The piece that the samples handed out last belong to; None before the first and after the last.
+
+        A pause belongs to the piece behind it.
+        """
+        return self._current.piece if self._current is not None else None
+
+    @property
+    def speaking(self) -> bool:
+        """Whether a piece is spoken or could be; not while it waits for more."""
+        return self._current is not None or bool(self._upcoming)
+
+    @property
+    def upcoming_chars(self) -> int:
+        """The length of what is not submitted yet."""
+        return self._upcoming_chars
+
+    def extend(self, pieces: Iterable[Piece]) -> None:
+        """Add to what is spoken."""
+        for piece in pieces:
+            self._upcoming.append(piece)
+            self._upcoming_chars += len(piece.text)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Nothing will be added: it ends behind the last piece."""
+        self._closed = True
+        self._changed.set()
+
+    def submit(self) -> None:
+        """Submit the first piece, if there is one, so that it can be refused now. Raises RequestError, NotReady."""
+        self._current = self._submit()
+
     def __aiter__(self) -> Self:
         return self
 
@@ -193,23 +295,29 @@ class Narration:
         if self._silence:
             samples, self._silence = self._silence, b""
             return samples
-        while self._current is not None:
+        while (current := self._current or await self._next()) is not None:
+            if self._pause_is_due:
+                self._pause_is_due = False
+                return self._pause
             try:
-                samples = await self._current.__anext__()
+                samples = await current.stream.__anext__()
             except StopAsyncIteration:
-                self._current, self._ahead = self._ahead or self._submit(), None
+                self._current, self._ahead = self._ahead, None
+                self._pause_is_due = bool(self._pause) and ends_sentence(current.piece.text)
                 continue
             self._look_ahead()
             return self._within_limit(samples)
         raise StopAsyncIteration
 
-    def cancel(self) -> None:
+    def cancel(self, reason: AbortReason = "disconnect") -> None:
         """Stop the work in both stages at once. Safe to call twice, and after the end."""
-        for stream in (self._current, self._ahead):
-            if stream is not None:
-                stream.cancel()
+        for submitted in (self._current, self._ahead):
+            if submitted is not None:
+                submitted.stream.cancel(reason)
         self._current = self._ahead = None
         self._upcoming.clear()
+        self._upcoming_chars = 0
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -217,15 +325,24 @@ class Narration:
     def __exit__(self, *_: object) -> None:
         self.cancel()
 
-    def _submit(self) -> PieceStream | None:
+    async def _next(self) -> _Submitted | None:
+        """Submit the next piece once there is one, None when there will be none."""
+        while not self._upcoming and not self._closed:
+            self._changed.clear()
+            await self._changed.wait()
+        self._current = self._submit()
+        return self._current
+
+    def _submit(self) -> _Submitted | None:
         """Submit the next piece, if there is one left. It stays upcoming when the pipeline refuses it."""
         if not self._upcoming:
             return None
         piece = self._upcoming[0]
         stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling, self._prompt_positions > 0)
         self._upcoming.popleft()
+        self._upcoming_chars -= len(piece.text)
         self._prompt_positions += stream.prompt_positions
-        return stream
+        return _Submitted(piece, stream)
 
     def _look_ahead(self) -> None:
         """Have the next piece made while the current one is heard."""

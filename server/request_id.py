@@ -11,6 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REQUEST_ID_HEADER = "X-Request-Id"
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
+_BEGINNINGS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+"""The messages that carry an answer's headers."""
+
 _request_id: ContextVar[str] = ContextVar("request_id", default="-")
 """Never reset: a request's task ends with it, and what is logged after the application returned is still about it."""
 
@@ -35,14 +38,14 @@ class RequestIdMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = given if _SANE_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in _BEGINNINGS:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 

@@ -90,6 +90,8 @@ def serve(settings: Settings) -> None:
             lifespan="on",
             log_config=None,
             server_header=False,
+            ws_max_size=settings.http.max_body_bytes,
+            ws_per_message_deflate=False,  # Samples hardly shrink, and compressed formats not at all.
             timeout_graceful_shutdown=math.ceil(settings.http.drain_s),
         )
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from websockets.asyncio.client import connect
 
 CHECKPOINT = Path(__file__).parent / "golden" / "custom_voice" / "checkpoint"
 SAMPLES_PER_FRAME = 1920
@@ -117,6 +118,38 @@ async def test_a_streamed_answer_equals_the_complete_one_whatever_else_runs(serv
         assert abs(one - other).max() <= 1
     if streams > 1:
         assert abs(complete[0] - complete[1]).max() > 1
+
+
+async def spoken_until(socket, type: str) -> np.ndarray:
+    """The samples of a live session up to an event."""
+    audio = bytearray()
+    async for message in socket:
+        if isinstance(message, bytes):
+            audio += message
+        elif json.loads(message)["type"] == type:
+            return pcm(audio)
+    pytest.fail(f"the session closed before {type}")
+
+
+async def test_a_live_session_speaks_its_tokens_as_a_request_its_text_and_stops_when_it_is_told(server):
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        asked = await speak(client)
+    url = server.url.replace("http", "ws") + SPEECH + "/stream"
+    async with asyncio.timeout(60), connect(url, proxy=None) as socket:
+        await socket.send(json.dumps(body(type="session")))
+        for sign in "Hello there.":
+            await socket.send(json.dumps({"type": "text", "text": sign}))
+        await socket.send('{"type": "flush"}')
+        told = await spoken_until(socket, "flushed")
+        await socket.send('{"type": "text", "text": "This is cut off. And so is that."}')
+        await socket.send('{"type": "cancel"}')
+        assert len(await spoken_until(socket, "cancelled")) < 2 * FRAMES * SAMPLES_PER_FRAME
+        while metric(server, 'duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await socket.send('{"type": "end"}')
+        assert len(await spoken_until(socket, "done")) == 0
+    assert len(told) == len(asked) == FRAMES * SAMPLES_PER_FRAME
+    assert abs(told - asked).max() <= 1
 
 
 async def test_fifty_clients_that_leave_after_a_kilobyte_leave_nothing_behind(server):

@@ -26,7 +26,7 @@ MODEL = Model(
 SETTINGS = Settings(
     model="/models/robin",
     http=HttpOptions(cors_origins=("http://page.example",), send_timeout_s=5),
-    text=TextOptions(max_piece_chars=40),
+    text=TextOptions(max_piece_chars=40, pause_s=0),
 )
 
 
