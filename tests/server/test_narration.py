@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from duotone.server.catalog import Catalog
+from duotone.server.config import Settings, TextOptions
 from duotone.server.narration import Narrator
 from duotone.server.protocol import SpeechRequest
 from duotone.stages.errors import NotReady, StageFailed
@@ -78,6 +79,58 @@ async def test_silence_takes_no_work_and_counts_nothing(narrate, pipeline):
     assert [samples async for samples in narration] == [bytes(2 * 4800)]
     assert pipeline.streams == []
     assert narration.usage.total_tokens == 0
+
+
+PAUSE = bytes(2 * 3600)
+
+
+class TestPauses:
+    @pytest.fixture
+    def settings(self, settings) -> Settings:
+        return settings.model_copy(update={"text": TextOptions(max_piece_chars=40, pause_s=0.15)})
+
+    async def test_between_sentences_there_is_silence_and_it_is_no_frame(self, narrate):
+        narration = narrate()
+        samples = b"".join([samples async for samples in narration])
+        assert samples == PAUSE.join(map(spoken, PIECES))
+        assert narration.usage.output_tokens == len("".join(PIECES))
+
+    async def test_within_a_sentence_there_is_none(self, narrate, pipeline):
+        text = "A sentence that is cut at a comma, and at the end of a word where there is none of them"
+        samples = b"".join([samples async for samples in narrate(input=text)])
+        assert [piece[-5:] for piece in submitted(pipeline)] == ["omma,", "re is", " them"]
+        assert samples == spoken("".join(submitted(pipeline)))
+
+    async def test_the_limit_of_frames_takes_no_pause_into_account(self, narrate):
+        most = len(PIECES[0]) + 4
+        samples = b"".join([samples async for samples in narrate(max_new_frames=most)])
+        assert samples == spoken(PIECES[0]) + PAUSE + spoken(PIECES[1][:4])
+
+    async def test_an_answer_that_ends_with_a_piece_ends_without_one(self, narrate):
+        samples = b"".join([samples async for samples in narrate(max_new_frames=len(PIECES[0]))])
+        assert samples == spoken(PIECES[0])
+
+    async def test_the_next_piece_is_made_while_one_is_heard(self, narrate, pipeline):
+        pipeline.refusals = [None, *[NotReady("starting")] * len(PIECES[0])]
+        narration = narrate()
+        for _ in PIECES[0]:
+            await anext(narration)
+        assert submitted(pipeline) == PIECES[:1]
+        assert await anext(narration) == PAUSE
+        assert submitted(pipeline) == PIECES[:2]
+
+
+class TestBundledVoice:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(served_model_name="robin")
+
+    @pytest.mark.parametrize(
+        ("language", "text"), [("auto", "five kilometers"), ("English", "five kilometers"), ("chinese", "5km")]
+    )
+    def test_it_is_given_english_in_words(self, narrate, pipeline, language, text):
+        narrate(input="5km", language=language)
+        assert submitted(pipeline) == [text]
 
 
 async def test_waiting_for_samples_can_be_cancelled(narrate, pipeline):
