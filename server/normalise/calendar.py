@@ -101,7 +101,8 @@ DATES_AND_TIMES: tuple[Rule, ...] = (
     # 12/25/2026, 25.12.2026
     rule(rf"{STARTS}(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<year>\d{{4}}|\d\d)(?![\d/])", _month_first),
     rule(rf"{STARTS}(?P<a>\d\d?)\.(?P<b>\d\d?)\.(?P<year>\d{{4}})(?!\.?\d)", _day_first),
-    # Mon-Fri; Mon, Dec 25
+    # 12th-14th; Mon-Fri; Mon, Dec 25
+    rule(r"(?<=\d(?:st|nd|rd|th)) ?[-–] ?(?=\d)", "to"),
     rule(
         rf"\b(?P<first>{any_of(_DAYS)})\.? ?[-–] ?(?P<last>{any_of(_DAYS)})\b\.?",
         lambda match: f"{_DAYS[match['first']]} to {_DAYS[match['last']]}{stop_after(match)}",
@@ -113,7 +114,7 @@ DATES_AND_TIMES: tuple[Rule, ...] = (
     rule(rf"\b(?P<month>{_SHORT_MONTHS})\b\.?(?= \d)", _month),
     rule(rf"\b(?P<month>{_CLEARLY_MONTHS})\.", lambda match: _month(match) + stop_after(match)),
     # 9:00-17:00, 9am-5pm
-    rule(r"(?<=:\d\d) ?[-–—] ?(?=\d)|(?<=[\dmM]) ?[-–—] ?(?=\d\d?(?::\d\d| ?[AaPp]\.?[Mm]))", "to"),
+    rule(r"(?<=:\d\d) ?[-–—] ?(?=\d)|(?:(?<=[\dmM])|(?<=[mM]\.)) ?[-–—] ?(?=\d\d?(?::\d\d| ?[AaPp]\.?[Mm]))", "to"),
     # 3:05pm, 10 a.m.
     rule(
         rf"{STARTS}(?P<hour>\d\d?)(?::(?P<minute>\d\d))? ?(?P<half>[AaPp])(?:\. ?[Mm]\.|\.?[Mm](?![A-Za-z]))",

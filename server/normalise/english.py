@@ -8,7 +8,7 @@ from .calendar import DATES_AND_TIMES
 from .names import NAMES, ROMAN_NUMERALS
 from .quantities import NUMBERS, QUANTITIES
 from .rule import Rule, rule
-from .signs import SIGNS, folded
+from .signs import COMPARISONS, SIGNS, folded
 
 
 def _list_item(match: re.Match[str]) -> str:
@@ -18,10 +18,11 @@ def _list_item(match: re.Match[str]) -> str:
 
 LIST_ITEMS: tuple[Rule, ...] = (rule(r"^(?P<number>\d{1,3})[.)] (?P<line>.+)$", _list_item, re.MULTILINE),)
 _RULES = (
-    *(*ADDRESSES, *LIST_ITEMS, *DATES_AND_TIMES, *NAMES, *QUANTITIES, *SIGNS, *ROMAN_NUMERALS, *NUMBERS, *LETTERS),
+    *(*ADDRESSES, *LIST_ITEMS, *DATES_AND_TIMES, *NAMES, *COMPARISONS, *QUANTITIES, *SIGNS, *ROMAN_NUMERALS, *NUMBERS),
+    *LETTERS,
 )
 _SPACES = re.compile(r" {2,}")
-_LOST_SPACE = re.compile(r" (?=[,.;:!?)]+(?:\s|$))|(?<=\() |^ | $", re.MULTILINE)
+_LOST_SPACE = re.compile(r" (?=(?:[,.;!?]+|:|\)[,.;:!?]*)(?:\s|$))|(?<=\() |^ | $", re.MULTILINE)
 
 
 def normalise(text: str) -> str:

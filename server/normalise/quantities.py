@@ -216,6 +216,7 @@ QUANTITIES: tuple[Rule, ...] = (
 )
 
 NUMBERS: tuple[Rule, ...] = (
+    rule(rf"(?<![\w.,-])911(?![.,]\d){ENDS}", digits("911")),
     rule(r"(?<!\d)\.\d+", lambda match: number(match[0])),
     rule(rf"{STARTS}{NUMBER}", lambda match: bare_number(match[0])),
     rule(r"(?P<comma>,?)(?P<digits>\.?\d+)", lambda match: f"{match['comma']} {number(match['digits'])}"),

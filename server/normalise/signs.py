@@ -21,6 +21,7 @@ _PLAIN = {
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|`")
 _JOINING_DASH = re.compile(r"(?<=[^\W\d_])–(?=[^\W\d_])")
 _ACCENTS = re.compile(r"(?<=[A-Za-z])[\u0300-\u036f]+")
+_AMOUNT_BEHIND = r"(?= ?-?[$£€¥₹]?\.?\d)"
 _POWER_DIGITS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 
@@ -60,6 +61,13 @@ def _greek(match: re.Match[str]) -> str:
     return unicodedata.name(match[0]).rpartition(" ")[2].lower()
 
 
+COMPARISONS: tuple[Rule, ...] = (
+    rule(rf"<{_AMOUNT_BEHIND}", "less than "),
+    rule(rf">{_AMOUNT_BEHIND}", "greater than "),
+    rule(rf"~{_AMOUNT_BEHIND}", "about "),
+)
+"""Signs that are known by the amount behind them, while it still has its digits."""
+
 SIGNS: tuple[Rule, ...] = (
     rule(rf"(?<=[A-Za-z\d)])[{_POWER_DIGITS}]{{1,15}}", _power),
     rule(rf"[{_POWER_DIGITS}]", lambda match: number(str(_POWER_DIGITS.index(match[0])))),
@@ -85,9 +93,6 @@ SIGNS: tuple[Rule, ...] = (
             ("≈", "is about"),
             ("->|=>|→|⇒", "to"),
             ("={1,3}", "equals"),
-            (r"<(?= ?\d)", "less than"),
-            (r">(?= ?\d)", "greater than"),
-            (r"~(?= ?\d)", "about"),
             (r"(?<=\d) ?\* ?(?=\d)|×", "times"),
             ("÷", "divided by"),
             ("±", "plus or minus"),
@@ -116,7 +121,7 @@ SIGNS: tuple[Rule, ...] = (
     ),
     rule(r":(?=\d)", ": "),
     # Silent: what is left of mathematics, markup and lists.
-    rule(r"[*_|~^<>=\\•·▪#]+", " "),
+    rule(r"[*_|~^<>=\\•·▪#/]+", " "),
     # Pauses: dashes between words, dots that trail off.
     rule(r"(?<=[^\s,;:.!?–—-]) ?(?:-{2,}|[–—]| -(?= ))[ –—-]*", ", "),
     rule(r"-{2,}|[–—]+", " "),
