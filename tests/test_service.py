@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,56 +14,11 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-CHECKPOINT = Path(__file__).parent / "golden" / "custom_voice" / "checkpoint"
+from .serving import Server
+
 SAMPLES_PER_FRAME = 1920
 FRAMES = 12
 SPEECH = "/v1/audio/speech"
-
-
-class Server:
-    """A `duotone serve` process in a group of its own."""
-
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "duotone", "serve", str(CHECKPOINT), "--port", str(port), *flags],
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
-
-    def wait_until_ready(self, timeout_s: float = 60) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            assert self.process.poll() is None, "the server ended"
-            try:
-                if httpx.get(f"{self.url}/health").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        pytest.fail("the server was not ready in time")
-
-    def workers(self) -> dict[str, int]:
-        """Stage → process id, by what is on the command line of the server's children."""
-        found = subprocess.run(
-            ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
-        )
-        pids = [int(line.split()[0]) for line in found.stdout.splitlines() if "duotone.stages.worker" in line]
-        return dict(zip(("talker", "code2wav"), sorted(pids), strict=True))
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-    def group(self) -> list[int]:
-        """Every process of the server's group that still runs."""
-        found = subprocess.run(
-            ["ps", "-g", str(self.process.pid), "-o", "pid=,stat="], capture_output=True, text=True, check=False
-        )
-        return [int(line.split()[0]) for line in found.stdout.splitlines() if "Z" not in line.split()[1]]
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +46,6 @@ def body(**fields) -> dict:
 
 def pcm(content: bytes) -> np.ndarray:
     return np.frombuffer(content, "<i2").astype(np.int32)
-
-
-def metric(server: Server, line: str) -> float:
-    """The value of the sample whose name and labels are `line`."""
-    for row in httpx.get(f"{server.url}/metrics").text.splitlines():
-        if row.startswith(line + " "):
-            return float(row.rsplit(" ", 1)[1])
-    return 0.0
 
 
 async def speak(client: httpx.AsyncClient, **fields) -> np.ndarray:
@@ -144,7 +90,7 @@ async def test_a_live_session_speaks_its_tokens_as_a_request_its_text_and_stops_
         await socket.send('{"type": "text", "text": "This is cut off. And so is that."}')
         await socket.send('{"type": "cancel"}')
         assert len(await spoken_until(socket, "cancelled")) < 2 * FRAMES * SAMPLES_PER_FRAME
-        while metric(server, 'duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
+        while server.metric('duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await socket.send('{"type": "end"}')
         assert len(await spoken_until(socket, "done")) == 0
@@ -154,7 +100,7 @@ async def test_a_live_session_speaks_its_tokens_as_a_request_its_text_and_stops_
 
 async def test_fifty_clients_that_leave_after_a_kilobyte_leave_nothing_behind(server):
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-        before = metric(server, 'duotone_requests_finished_total{model="checkpoint",reason="abort"}')
+        before = server.metric('duotone_requests_finished_total{model="checkpoint",reason="abort"}')
 
         async def leave() -> None:
             async with client.stream("POST", SPEECH, json=body(min_new_frames=500, max_new_frames=500)) as response:
@@ -168,10 +114,10 @@ async def test_fifty_clients_that_leave_after_a_kilobyte_leave_nothing_behind(se
         for _ in range(5):
             await asyncio.gather(*(leave() for _ in range(10)))
         async with asyncio.timeout(10):
-            while metric(server, 'duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
+            while server.metric('duotone_requests_running{model="checkpoint"}'):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert metric(server, 'duotone_requests_waiting{model="checkpoint"}') == 0
-        after = metric(server, 'duotone_requests_finished_total{model="checkpoint",reason="abort"}')
+        assert server.metric('duotone_requests_waiting{model="checkpoint"}') == 0
+        after = server.metric('duotone_requests_finished_total{model="checkpoint",reason="abort"}')
         assert after - before == 50
         assert len(await speak(client)) == FRAMES * SAMPLES_PER_FRAME
 
@@ -197,7 +143,7 @@ async def test_every_metric_of_a_request_moves(server):
         'output_queue_high_water{model="checkpoint",replica="0",stage="talker"}',
         'orchestrator_turns_total{model="checkpoint",state="active"}',
     ):
-        assert metric(server, f"duotone_{name}") > 0, name
+        assert server.metric(f"duotone_{name}") > 0, name
 
 
 @pytest.mark.parametrize("orchestration", ["1", "off"])
@@ -209,7 +155,7 @@ async def test_a_killed_worker_fails_its_requests_and_is_replaced_and_nothing_ou
             long = body(min_new_frames=3000, max_new_frames=3000)
             streamed = asyncio.create_task(client.post(SPEECH, json=long))
             complete = asyncio.create_task(client.post(SPEECH, json={**long, "stream": False}))
-            while metric(server, 'duotone_audio_seconds_total{model="checkpoint"}') == 0:  # noqa: ASYNC110
+            while server.metric('duotone_audio_seconds_total{model="checkpoint"}') == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             os.kill(server.workers()["talker"], signal.SIGKILL)
             with pytest.raises(httpx.RemoteProtocolError):
@@ -221,7 +167,7 @@ async def test_a_killed_worker_fails_its_requests_and_is_replaced_and_nothing_ou
             assert (await client.post(SPEECH, json=body())).status_code == 503
             server.wait_until_ready()
             assert len(await speak(client)) == FRAMES * SAMPLES_PER_FRAME
-            assert metric(server, 'duotone_worker_restarts_total{model="checkpoint",stage="talker"}') == 1
+            assert server.metric('duotone_worker_restarts_total{model="checkpoint",stage="talker"}') == 1
     finally:
         assert server.stop() == 0
         assert server.group() == []

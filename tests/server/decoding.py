@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import av
 import numpy as np
 
-from duotone.stages.types import SAMPLE_RATE
+SAMPLE_RATE = 24_000
 
 STREAMED_DELAY_SAMPLES = {"mp3": 1105, "aac": 1024}
 """What decoders put before the first sample where no header tells them to drop it: LAME's delay, AAC's first block."""

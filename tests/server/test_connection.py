@@ -125,6 +125,16 @@ async def test_fifty_that_leave_are_nothing_to_the_next(port, live, ask, pipelin
     assert (await live.post(SPEECH, json=ask(response_format="pcm"))).content == spoken("Hello.")
 
 
+async def test_the_first_mp3_sound_comes_with_the_first_of_many_frames(live, ask, pipeline):
+    pipeline.gate, pipeline.frame = asyncio.Semaphore(1), sung_frame
+    async with live.stream("POST", SPEECH, json=ask(input="a" * 39)) as answer:
+        first = await anext(answer.aiter_bytes())
+        assert pipeline.made_chunks == 1
+    # Too few for a decoder to know the format by: a tag, then a whole MPEG-2 layer III frame of 24 ms.
+    assert (first[:3], first[45:47]) == (b"ID3", b"\xff\xf3")
+    assert len(first) >= 45 + 288
+
+
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
 async def test_encoded_bytes_arrive_long_before_the_end(live, ask, pipeline, format):
     pipeline.gate, pipeline.frame = asyncio.Semaphore(6), sung_frame
