@@ -104,7 +104,7 @@ def envelope(error: Exception) -> ErrorEnvelope:
 
 async def answer_error(connection: HTTPConnection, error: Exception) -> Response:
     """The exception handler of every class in the table."""
-    answer = answer_to(error)
+    answer, told = answer_to(error), envelope(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     # Set here too: the answer to an unexpected exception is made outside the middleware that sets it.
     headers[REQUEST_ID_HEADER] = current_request_id()
@@ -116,8 +116,9 @@ async def answer_error(connection: HTTPConnection, error: Exception) -> Response
         headers["WWW-Authenticate"] = "Bearer"
     level = logging.WARNING if answer.status >= 500 else logging.INFO
     method = connection.scope["method"] if connection.scope["type"] == "http" else "WebSocket"
-    log.log(level, "%s %s: %d: %s", method, connection.url.path, answer.status, error)
-    return JSONResponse(envelope(error).model_dump(), answer.status, headers)
+    # What the client is told, and not the error itself, which may hold all of a body.
+    log.log(level, "%s %s: %d: %s", method, connection.url.path, answer.status, told.error.message)
+    return JSONResponse(told.model_dump(), answer.status, headers)
 
 
 def _readable(problems: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:

@@ -28,7 +28,12 @@ def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
     async def live() -> Health:
         return Health()
 
-    @router.get("/metrics", summary="For Prometheus", response_class=Response)
+    @router.get(
+        "/metrics",
+        summary="For Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
     async def exposition() -> Response:
         text = metrics.exposition() + (await pipeline.exposition()).encode()
         return Response(text, media_type=CONTENT_TYPE_LATEST)

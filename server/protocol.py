@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -20,6 +21,7 @@ from pydantic import (
 ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 MAX_SEED = 2**63 - 1
+_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 0.01, 2.0
 
 _VOICE_SCHEMA: dict[str, object] = {
     "anyOf": [
@@ -27,6 +29,12 @@ _VOICE_SCHEMA: dict[str, object] = {
         {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
     ]
 }
+
+_EXAMPLES: list[JsonValue] = [
+    {"model": "tts-1", "voice": "alloy", "input": "Good morning! The kettle is on."},
+    {"model": "tts-1", "voice": "alloy", "input": "As one file.", "response_format": "wav", "stream": False, "seed": 7},
+    {"model": "gpt-4o-mini-tts", "voice": "ash", "input": "In events, and fast.", "stream_format": "sse", "speed": 1.5},
+]
 
 
 def _voice_name(value: object) -> object:
@@ -50,6 +58,22 @@ def _valid_unicode(text: str) -> str:
 Text = Annotated[str, AfterValidator(_valid_unicode)]
 
 
+def _zero_or_more_than_a_trace(temperature: float) -> float:
+    """Logits divided by next to nothing are infinite, and nothing can be drawn from them."""
+    if not (temperature == 0 or _LEAST_TEMPERATURE <= temperature <= _MOST_TEMPERATURE):
+        raise ValueError(f"Input should be 0, or from {_LEAST_TEMPERATURE:g} to {_MOST_TEMPERATURE:g}")
+    return temperature
+
+
+Temperature = Annotated[
+    float,
+    AfterValidator(_zero_or_more_than_a_trace),
+    WithJsonSchema(
+        {"anyOf": [{"const": 0}, {"type": "number", "minimum": _LEAST_TEMPERATURE, "maximum": _MOST_TEMPERATURE}]}
+    ),
+]
+
+
 class SpeechChoices(BaseModel):
     """How something is to be spoken, whatever it is and however it is sent."""
 
@@ -68,10 +92,10 @@ class SpeechChoices(BaseModel):
     seed: int | None = Field(
         None, ge=0, le=MAX_SEED, description="the same request with it gives the same codes; random if absent"
     )
-    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; the checkpoint's own if absent")
+    temperature: Temperature | None = Field(None, description="0 is greedy; the checkpoint's own if absent")
     top_k: int | None = Field(None, ge=0, le=65_536, description="0 is no cut; the checkpoint's own if absent")
     top_p: float | None = Field(None, gt=0, le=1, description="1 is no cut; the checkpoint's own if absent")
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="the checkpoint's own if absent")
+    repetition_penalty: float | None = Field(None, ge=0.1, le=10, description="the checkpoint's own if absent")
     max_new_frames: int | None = Field(
         None, ge=1, le=1_000_000, description="most frames of 80 ms in the answer; from the text's length if absent"
     )
@@ -99,10 +123,17 @@ class SpeechChoices(BaseModel):
 
 
 class SpeechRequest(SpeechChoices):
-    """The body of POST /v1/audio/speech."""
+    """The body of POST /v1/audio/speech. `null` stands for an absent field, and unknown fields are ignored."""
 
-    input: Text = Field(description="the text to speak; one without letters or digits is answered with a short silence")
-    stream_format: Literal["audio", "sse"] = "audio"
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+
+    input: Text = Field(
+        description="the text to speak; one without letters or digits is answered with a short silence",
+        json_schema_extra={"minLength": 1, "pattern": r"\S"},
+    )
+    stream_format: Literal["audio", "sse"] = Field(
+        "audio", description="`sse` sends the audio as server-sent events, and at the end what it took"
+    )
     stream: bool = Field(True, description="`false` asks for one complete file with Content-Length")
 
     @field_validator("input")

@@ -24,7 +24,7 @@ from .connection import until_gone
 from .errors import ERROR_RESPONSES, ClientGone, envelope
 from .narration import Narration, Narrator
 from .protocol import AudioDelta, AudioDone, SpeechRequest
-from .request_id import current_request_id
+from .request_id import REQUEST_ID_HEADER, current_request_id
 
 log = logging.getLogger(__name__)
 
@@ -149,10 +149,38 @@ def speech_router(narrator: Narrator, options: HttpOptions, encoding: Executor) 
     return router
 
 
+_EVENTS_EXAMPLE = """\
+data: {"type":"speech.audio.delta","audio":"//NkxAAAAANIAAAAAExBTUUzLjEwMFVVVVVV"}
+
+data: {"type":"speech.audio.done","usage":{"input_tokens":21,"output_tokens":30,"total_tokens":51}}
+
+"""
+
+_EVENT_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "description": "`error` for a failure, else absent"},
+        "data": {"type": "string", "description": "JSON with `type`, or the envelope of an error"},
+    },
+    "required": ["data"],
+}
+
 _DOCUMENTED_ANSWER: dict[str, Any] = {
-    "description": "Audio, 24 kHz mono; with `stream_format` `sse`, events that carry it and then the usage.",
+    "description": (
+        "Audio, mono, sent while it is made; `response_format` says in which format. With `stream_format` `sse`, "
+        "events that carry it in base64 and then the usage: positions of the prompt in, frames of 80 ms out. A failure "
+        "after the first bytes cuts the body off; among events it is an `error` event, the last one."
+    ),
+    "headers": {
+        name: {"description": description, "schema": {"type": "string"}, "required": True}
+        for name, description in {
+            REQUEST_ID_HEADER: "the client's own, or one made here; log lines carry it",
+            "X-Audio-Sample-Rate": "samples a second as they were made, before any codec resamples them",
+            "X-Audio-Channels": "always 1",
+        }.items()
+    },
     "content": {
         **{format.media_type: {"schema": {"type": "string", "format": "binary"}} for format in FORMATS.values()},
-        EVENT_STREAM: {"schema": {"type": "string"}},
+        EVENT_STREAM: {"itemSchema": _EVENT_SCHEMA, "example": _EVENTS_EXAMPLE},
     },
 }

@@ -70,6 +70,13 @@ async def test_log_lines_carry_the_request_s_id(client, caplog):
     assert record.request_id == "mine"
 
 
+async def test_a_refused_body_is_not_logged(client, ask, caplog):
+    with caplog.at_level(logging.INFO):
+        await client.post(SPEECH, json=ask(voice=["a secret\nof two lines"]))
+    assert "voice: expected a name" in caplog.text
+    assert "secret" not in caplog.text
+
+
 async def test_a_body_that_says_it_is_too_large_is_refused_unread(client, settings):
     answer = await client.post(SPEECH, content=b" " * (settings.http.max_body_bytes + 1))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
@@ -129,6 +136,7 @@ async def test_the_documentation_knows_the_envelope_and_no_other_error(client):
     assert answers["5XX"]["content"]["application/json"]["schema"] == envelope
     audio = {f"audio/{name}" for name in ("mpeg", "ogg", "aac", "flac", "wav", "pcm")}
     assert set(answers["200"]["content"]) == audio | {"text/event-stream"}
+    assert "X-Request-Id" in answers["200"]["headers"]
 
 
 async def test_the_documentation_states_the_checks_of_every_field(client):
@@ -139,6 +147,13 @@ async def test_the_documentation_states_the_checks_of_every_field(client):
     assert {"type": "string"} in schema["properties"]["voice"]["anyOf"]
     seed = next(way for way in schema["properties"]["seed"]["anyOf"] if way["type"] == "integer")
     assert seed["minimum"] == 0
+
+
+async def test_the_documentation_s_examples_are_answered(client):
+    schema = (await client.get("/openapi.json")).json()["components"]["schemas"]["SpeechRequest"]
+    assert len(schema["examples"]) == 3
+    for example in schema["examples"]:
+        assert (await client.post(SPEECH, json=example)).status_code == 200
 
 
 async def test_the_application_starts_the_pipeline_and_stops_it(app, pipeline):
