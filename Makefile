@@ -1,7 +1,7 @@
 # make serve   the bundled voice on http://127.0.0.1:8000
 # make test    every test that this machine can run
 # make lint    style and types
-# make test-clients   LiveKit's and Pipecat's plugins and LiteLLM's proxy against a server, in an environment of their own
+# make test-clients   LiveKit, Pipecat and LiteLLM in front of a server, in an environment of their own (some 1.3 GB)
 # make test-vllm   the tests of the vLLM engine, on a CPU, in an environment of their own (some 4 GB)
 PYTHON ?= python3
 VENV := .venv
