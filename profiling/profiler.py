@@ -7,11 +7,14 @@ profiler turns these names into NVTX ranges while it runs. Main thread of a work
 import contextlib
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from .options import ProfilerOptions
+
+if TYPE_CHECKING:
+    from vllm.config import ProfilerConfig
 
 
 class ProfilerError(Exception):
@@ -94,26 +97,25 @@ class TorchProfiler:
         self._files.append(path)
 
 
+class CudaWindow(Protocol):
+    """The part of vLLM's `CudaProfilerWrapper` that counts here."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def step(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class CudaProfiler:
     """Opens and closes the window that `ncu` and `nsys` wait for, through vLLM's wrapper; writes no file itself."""
 
-    def __init__(self, options: ProfilerOptions) -> None:
-        """Raises ProfilerError without CUDA or vLLM."""
-        if not torch.cuda.is_available():
-            raise ProfilerError("the cuda profiler needs a CUDA device; use `torch` on this machine")
-        try:
-            from vllm.config import ProfilerConfig
-            from vllm.profiler.wrapper import CudaProfilerWrapper
-        except ImportError as error:
-            raise ProfilerError(f"the cuda profiler is vLLM's, which is not installed: {error}") from None
+    def __init__(self, options: ProfilerOptions, wrapper: CudaWindow) -> None:
         self._delayed = options.delay_iterations > 0
-        self._wrapper = CudaProfilerWrapper(
-            ProfilerConfig(
-                profiler="cuda",
-                delay_iterations=options.delay_iterations,
-                max_iterations=options.max_iterations,
-            )
-        )
+        self._wrapper = wrapper
         self._ranges: contextlib.ExitStack | None = None
 
     def start(self) -> None:
@@ -145,6 +147,24 @@ class CudaProfiler:
             self._ranges = None
 
 
+def vllm_profiler_config(options: ProfilerOptions) -> "ProfilerConfig":
+    """The options of a `cuda` profiler as vLLM takes them. Raises ProfilerError without CUDA or vLLM."""
+    if not torch.cuda.is_available():
+        raise ProfilerError("the cuda profiler needs a CUDA device; use `torch` on this machine")
+    try:
+        from vllm.config import ProfilerConfig
+    except ImportError as error:
+        raise ProfilerError(f"the cuda profiler is vLLM's, which is not installed: {error}") from None
+    return ProfilerConfig(
+        profiler="cuda", delay_iterations=options.delay_iterations, max_iterations=options.max_iterations
+    )
+
+
 def make_profiler(options: ProfilerOptions, name: str) -> Profiler:
     """The profiler that the options ask for. Raises ProfilerError when it cannot run on this machine."""
-    return CudaProfiler(options) if options.profiler == "cuda" else TorchProfiler(options, name)
+    if options.profiler == "torch":
+        return TorchProfiler(options, name)
+    config = vllm_profiler_config(options)
+    from vllm.profiler.wrapper import CudaProfilerWrapper
+
+    return CudaProfiler(options, CudaProfilerWrapper(config))

@@ -25,4 +25,4 @@ def test_one_gpu_leaves_memory_to_code2wav():
 def test_high_concurrency_gives_each_stage_a_device():
     pipeline = load_settings("qwen3_tts_high_concurrency", {}, {}).pipeline
     assert (pipeline.talker.device, pipeline.talker.slots) == ("cuda:0", 64)
-    assert (pipeline.code2wav.device, pipeline.code2wav.slots) == ("cuda:1", 10)
+    assert (pipeline.code2wav.device, pipeline.code2wav.slots) == ("cuda:1", 64)

@@ -8,13 +8,21 @@ frame that nobody asks for. The core is driven without vLLM's front end, which w
 
 import gc
 import time
+from dataclasses import dataclass
 
 import numpy as np
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
 from vllm import EngineArgs, SamplingParams
+from vllm.config import ProfilerConfig
 from vllm.v1.engine import EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor.abstract import Executor
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.v1.metrics.stats import SchedulerStats
 
+from ...profiling.options import ProfilerOptions
+from ...profiling.profiler import CudaProfiler, Profiler, vllm_profiler_config
 from ..checkpoint import Checkpoint
 from ..engine import Engine
 from ..errors import RequestError
@@ -40,7 +48,9 @@ class VllmTalkerEngine(Engine):
         self._max_positions = options.max_positions
         self._pad_id, self._eos_id = checkpoint.talker.codec_pad_id, checkpoint.talker.codec_eos_token_id
         self._requests: dict[str, TalkerRequest] = {}
-        self._core = InprocClient(config, Executor.get_class(config), log_stats=False)
+        self._core = InprocClient(config, Executor.get_class(config), log_stats=True)
+        self._metrics = PrometheusStatLogger(config, [0])
+        self._scheduler_stats: SchedulerStats | None = None
         self._warm_up()
         gc.collect()
         gc.freeze()  # vLLM leaves a million objects behind, which no later collection need visit
@@ -67,7 +77,9 @@ class VllmTalkerEngine(Engine):
     def step(self) -> Frames | None:
         """Let vLLM schedule a step, and return the frames of the one that has ended, which need not be the same."""
         start_s = time.perf_counter()
-        outputs = self._core.get_output().outputs
+        made_now = self._core.get_output()
+        self._scheduler_stats = made_now.scheduler_stats or self._scheduler_stats
+        outputs = made_now.outputs
         keys: list[int] = []
         codes: list[Codes] = []
         ended: list[Ended] = []
@@ -89,6 +101,19 @@ class VllmTalkerEngine(Engine):
     def close(self) -> None:
         """Stop vLLM's core and give the device back."""
         self._core.shutdown()
+
+    def own_profiler(self, options: ProfilerOptions) -> Profiler | None:
+        """The CUDA window is vLLM's to open, in its own worker; `torch` needs nothing of vLLM."""
+        return CudaProfiler(options, _CoreWindow(self._core)) if options.profiler == "cuda" else None
+
+    def exposition(self) -> str:
+        """What vLLM's scheduler says of itself: requests running and waiting, use of the key/value cache."""
+        if self._scheduler_stats is not None:
+            self._metrics.record(self._scheduler_stats, None)
+        families = (family for family in REGISTRY.collect() if family.name.startswith("vllm:"))
+        own = CollectorRegistry(auto_describe=False)
+        own.register(_Collected(list(families)))
+        return generate_latest(own).decode()
 
     def _core_request(self, request: TalkerRequest) -> EngineCoreRequest:
         return EngineCoreRequest(
@@ -131,6 +156,41 @@ class VllmTalkerEngine(Engine):
             self.step()
 
 
+@dataclass(frozen=True)
+class _CoreWindow:
+    """vLLM's own CUDA profiler wrapper, as its core starts and stops it; vLLM counts its steps itself."""
+
+    core: InprocClient
+
+    @property
+    def is_running(self) -> bool:
+        """Looked up each time: vLLM makes the wrapper at the first start, and only logs a failure to start."""
+        profiler = self.core.engine_core.model_executor.driver_worker.worker.profiler
+        return profiler is not None and profiler.is_running
+
+    def start(self) -> None:
+        """Through the engine's profile call."""
+        self.core.profile(True)
+
+    def step(self) -> None:
+        """vLLM's worker does that."""
+
+    def stop(self) -> None:
+        """Through the engine's profile call."""
+        self.core.profile(False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Collected(Collector):
+    """Families of metrics that were collected elsewhere."""
+
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        """As they are."""
+        return self.families
+
+
 def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
     """vLLM's settings: the Talker's options, and what the model state depends on."""
     vllm = options.vllm
@@ -154,8 +214,16 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         load_format=vllm.load_format,
         enforce_eager=vllm.enforce_eager,
         async_scheduling=vllm.async_scheduling,
-        disable_log_stats=True,
+        disable_log_stats=False,
+        served_model_name="talker",
+        profiler_config=_profiler_config(options),
     )
+
+
+def _profiler_config(options: TalkerOptions) -> ProfilerConfig:
+    """vLLM's, for the CUDA profiler alone."""
+    ours = options.profiler_config
+    return ProfilerConfig() if ours is None or ours.profiler == "torch" else vllm_profiler_config(ours)
 
 
 def _needs_triton_attention(options: TalkerOptions) -> bool:

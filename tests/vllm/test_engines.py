@@ -12,7 +12,10 @@ def test_golden_codes_of_prompts_prefilled_whole():
     cases = golden_cases(GOLDEN / "voice_design")
     with started(GOLDEN / "voice_design") as engine:
         result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
+        exposition = engine.exposition()
     assert_golden(result, cases)
+    assert 'vllm:num_requests_running{engine="0",model_name="talker"} 0.0' in exposition
+    assert "python_info" not in exposition, "the process's own metrics are the API process's to show"
 
 
 def test_golden_codes_of_requests_preempted_for_want_of_cache(monkeypatch):
