@@ -49,7 +49,7 @@ class _Outbox:
 
 
 class AvEncoder:
-    """An Encoder (audio.py). What is dropped before `finish` frees its codec with itself.
+    """An Encoder (audio.py). One that is dropped frees its codec at once, in whichever thread lets go of it last.
 
     Complete files are written where libav can go back, so their headers tell true lengths; `finish` returns them whole.
     """
@@ -79,6 +79,10 @@ class AvEncoder:
         self._container.mux(self._stream.encode(None))
         self._container.close()
         return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else self._sink.take()
+
+    def __del__(self) -> None:
+        # A container and its streams refer to each other: until it is closed, megabytes wait for the collector.
+        self._container.close()
 
 
 def audio_frame(samples: bytes, begins_at: int) -> av.AudioFrame:
