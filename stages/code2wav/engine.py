@@ -64,7 +64,7 @@ class Code2WavEngine(Engine):
         torch.set_num_threads(options.threads)
         dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
         self.slots = options.slots
-        self._codebook_size = checkpoint.codec.codebook_size
+        self.codebook_size = checkpoint.codec.codebook_size
         self._device = options.device
         self._max_batch_frames = options.max_batch_frames
         self._chunk_sizes = chunk_sizes(min(options.max_chunk_frames, options.max_batch_frames))
@@ -149,9 +149,9 @@ class Code2WavEngine(Engine):
         if len(codes) % frame_bytes:
             raise RequestError(f"{len(codes)} bytes of codes are no whole number of frames of {frame_bytes}", "codes")
         frames = np.frombuffer(codes, "<i2").reshape(-1, CODEBOOKS)
-        outside = (frames < 0) | (frames >= self._codebook_size)
+        outside = (frames < 0) | (frames >= self.codebook_size)
         if outside.any():
-            raise RequestError(f"code {frames[outside][0]} is not in 0 … {self._codebook_size - 1}", "codes")
+            raise RequestError(f"code {frames[outside][0]} is not in 0 … {self.codebook_size - 1}", "codes")
         return frames
 
     def _open_stream(self, key: int, deadline_s: float) -> Stream:

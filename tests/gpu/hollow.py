@@ -1,5 +1,10 @@
-"""Checkpoints of published sizes without their gigabytes: configuration, and weight files that are all hole."""
+"""Checkpoints of published sizes without their gigabytes: configuration, and weight files that are all hole.
 
+`python -m tests.gpu.hollow DIR` makes one that a server can serve for measuring: a tokenizer, random codec weights, and
+a Talker for vLLM's `load_format: dummy`, which draws random weights on the device.
+"""
+
+import argparse
 import json
 import math
 import shutil
@@ -9,6 +14,8 @@ import msgspec
 
 from duotone.stages.architecture import CodecConfig, Shapes, TalkerConfig, codec_shapes, talker_shapes
 from duotone.stages.checkpoint import CODEC_FOLDER, TOKENIZER_FILES
+
+from ..golden_outputs import GOLDEN
 
 PUBLISHED_1B7 = Path(__file__).parent / "published_1b7"
 BYTES_PER_WEIGHT = 2
@@ -26,6 +33,28 @@ def hollow_checkpoint(configuration: Path, directory: Path) -> Path:
     return directory
 
 
+def servable_checkpoint(configuration: Path, directory: Path, seed: int = 0) -> Path:
+    """A hollow checkpoint with the small golden tokenizer and random codec weights, a quarter of a gigabyte.
+
+    Zeros would do for the arithmetic, but a GPU computes faster on them than on numbers.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    hollow_checkpoint(configuration, directory)
+    for name in TOKENIZER_FILES:
+        shutil.copy(GOLDEN / "custom_voice" / "checkpoint" / name, directory / name)
+    codec = json.loads((directory / CODEC_FOLDER / "config.json").read_bytes())["decoder_config"]
+    torch.manual_seed(seed)
+    weights = {}
+    for name, shape in codec_shapes(msgspec.convert(codec, CodecConfig)).items():
+        # A codebook's row is its sum over its usage, which is a count.
+        values = torch.rand(shape) + 0.5 if name.endswith("cluster_usage") else 0.02 * torch.randn(shape)
+        weights[name] = values.bfloat16()
+    save_file(weights, directory / CODEC_FOLDER / "model.safetensors")
+    return directory
+
+
 def write_hole(file: Path, shapes: Shapes) -> None:
     """A safetensors file of bfloat16 zeros that are never written."""
     header, end = {}, 0
@@ -36,3 +65,14 @@ def write_hole(file: Path, shapes: Shapes) -> None:
     with file.open("wb") as stream:
         stream.write(len(encoded).to_bytes(8, "little") + encoded)
         stream.truncate(8 + len(encoded) + end)
+
+
+def main() -> None:
+    """Make a servable checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    servable_checkpoint(PUBLISHED_1B7, parser.parse_args().directory)
+
+
+if __name__ == "__main__":
+    main()
