@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .sizes import FRAME_SAMPLES
-
-LABELS_PER_FRAME = 4
-PHONEMES = 178
+from .codes import STEPS, encode
+from .sizes import BOOKS, FRAME_SAMPLES
 
 
 @dataclass(frozen=True)
@@ -23,16 +21,29 @@ class Shard:
     texts: list[str]
     frames: np.ndarray  # int32 [U]
     samples: np.ndarray  # int16 [sum of frames · 1920]
-    phonemes: np.ndarray  # uint8 [sum of frames · 4]
+    phonemes: np.ndarray  # uint8 [sum of frames · 4], the teacher's ids
+    pitch_hz: np.ndarray  # float16 [sum of frames · 4], 0 unvoiced
     word_counts: np.ndarray  # int32 [U]
     words: np.ndarray  # int32 [sum of word counts, 4]
+
+    def codes(self) -> list[np.ndarray]:
+        """uint8 [frames, 16] of each utterance."""
+        ends = np.cumsum(self.frames)
+        return [
+            encode(
+                self.phonemes[start * STEPS : end * STEPS],
+                self.pitch_hz[start * STEPS : end * STEPS],
+                self.samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES],
+            )
+            for start, end in zip(ends - self.frames, ends, strict=True)
+        ]
 
 
 def read_shard(path: Path) -> Shard:
     """A shard as `teacher.write_shard` wrote it."""
     with np.load(path) as z:
         texts = [str(text) for text in z["texts"]]
-        return Shard(texts, z["frames"], z["samples"], z["phonemes"], z["word_counts"], z["words"])
+        return Shard(texts, z["frames"], z["samples"], z["phonemes"], z["pitch_hz"], z["word_counts"], z["words"])
 
 
 class ShardQueue:
@@ -67,7 +78,7 @@ class Speech:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.samples = torch.zeros(capacity, FRAME_SAMPLES, dtype=torch.int16, device=device)
-        self.phonemes = torch.zeros(capacity, LABELS_PER_FRAME, dtype=torch.uint8, device=device)
+        self.codes = torch.zeros(capacity, BOOKS, dtype=torch.uint8, device=device)
         self.frames, self.full = 0, False
         self.count = torch.zeros((), device=device)
 
@@ -79,12 +90,12 @@ class Speech:
             return
         place = slice(self.frames, self.frames + count)
         self.samples[place] = torch.from_numpy(shard.samples).view(count, FRAME_SAMPLES).to(self.samples.device)
-        self.phonemes[place] = torch.from_numpy(shard.phonemes).view(count, LABELS_PER_FRAME).to(self.samples.device)
+        self.codes[place] = torch.from_numpy(np.concatenate(shard.codes())).to(self.samples.device)
         self.frames += count
         self.count.fill_(self.frames)
 
     def crops(self, batch: int, frames: int) -> tuple[Tensor, Tensor]:
-        """(float32 samples [B, frames · 1920], int64 phonemes [B, frames · 4]) at random frames."""
+        """(float32 samples [B, frames · 1920], int64 codes [B, frames, 16]) at random frames."""
         start = (torch.rand(batch, 1, device=self.samples.device, dtype=torch.float64) * (self.count - frames)).long()
         rows = start + torch.arange(frames, device=start.device)
-        return self.samples[rows].flatten(1).float() / 32768, self.phonemes[rows].flatten(1).long()
+        return self.samples[rows].flatten(1).float() / 32768, self.codes[rows].long()

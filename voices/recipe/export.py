@@ -2,9 +2,7 @@
 
     python -m recipe.export --run DIR --tokenizer DIR --out lark
 
-`--run` holds `talker.safetensors`, `decoder.safetensors` and `encoder.safetensors`. What later training needs,
-encoder and quantiser, goes to
-`training/encoder.safetensors`.
+`--run` holds `talker.safetensors` and `decoder.safetensors`.
 """
 
 import argparse
@@ -13,7 +11,6 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,33 +21,16 @@ from .sizes import BOOKS, CODEC, SPEAKER, TALKER
 
 SAMPLING = {
     "do_sample": True,
-    "temperature": 0.9,
+    "temperature": 0.3,
     "top_k": 50,
     "top_p": 1.0,
-    "repetition_penalty": 1.05,
+    "repetition_penalty": 1.0,
     "max_new_tokens": 2048,
     "subtalker_dosample": True,
-    "subtalker_temperature": 0.9,
+    "subtalker_temperature": 0.2,
     "subtalker_top_k": 50,
     "subtalker_top_p": 1.0,
 }
-
-
-def codec_tensors(run: Path) -> dict[str, Tensor]:
-    """`decoder.*` of the speech tokenizer: the trained decoder and, in the published split, the quantiser."""
-    decoder, trained = load_file(run / "decoder.safetensors"), load_file(run / "encoder.safetensors")
-    out = {name: tensor for name, tensor in decoder.items() if not name.startswith("decoder.quantizer.")}
-    for part, books, side in (("rvq_first", range(1), "first"), ("rvq_rest", range(1, BOOKS), "rest")):
-        prefix = f"decoder.quantizer.{part}."
-        out[f"{prefix}input_proj.weight"] = trained[f"quantiser.in_{side}.weight"][..., None]
-        out[f"{prefix}output_proj.weight"] = trained[f"quantiser.out_{side}.weight"][..., None]
-        for index, book in enumerate(books):
-            usage = trained["quantiser.usage"][book].clamp_min(1e-5)
-            codebook = f"{prefix}vq.layers.{index}._codebook."
-            # A usage of one loses nothing when both are rounded to bf16 and divided.
-            out[f"{codebook}embedding_sum"] = trained["quantiser.sums"][book] / usage[:, None]
-            out[f"{codebook}cluster_usage"] = torch.ones_like(usage)
-    return out
 
 
 def write_weights(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], file: Path) -> None:
@@ -137,13 +117,13 @@ def write_configs(out: Path, sampling: dict[str, float]) -> None:
 def export(run: Path, tokenizer: Path, out: Path, sampling: dict[str, float]) -> None:
     """Write the whole checkpoint directory."""
     (out / "speech_tokenizer").mkdir(parents=True, exist_ok=True)
-    (out / "training").mkdir(exist_ok=True)
     write_weights(load_file(run / "talker.safetensors"), talker_shapes(TALKER), out / "model.safetensors")
-    write_weights(codec_tensors(run), codec_shapes(CODEC), out / "speech_tokenizer/model.safetensors")
+    write_weights(
+        load_file(run / "decoder.safetensors"), codec_shapes(CODEC), out / "speech_tokenizer/model.safetensors"
+    )
     write_configs(out, sampling)
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, out / name)
-    shutil.copy(run / "encoder.safetensors", out / "training/encoder.safetensors")
 
 
 def main() -> None:
@@ -160,8 +140,8 @@ def main() -> None:
         args.out,
         {**SAMPLING, "temperature": args.temperature, "subtalker_temperature": args.subtalker_temperature},
     )
-    size = sum(f.stat().st_size for f in args.out.rglob("*") if f.is_file() and f.parent.name != "training")
-    print(f"{args.out} {SPEAKER}: {size / 1e6:.2f} MB without what training keeps")
+    size = sum(f.stat().st_size for f in args.out.rglob("*") if f.is_file())
+    print(f"{args.out} {SPEAKER}: {size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

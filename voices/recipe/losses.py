@@ -21,27 +21,17 @@ def _mel_filters(n_fft: int, bands: int) -> Tensor:
 
 
 class MelSpectrogram(nn.Module):
-    """Samples [B, S] → mean magnitudes [B, bands, frames], float32. Causal: S / hop frames, each ending with its own
-    hop.
-    """
+    """Samples [B, S] → mean magnitudes [B, bands, frames], float32."""
 
-    def __init__(self, n_fft: int, hop: int, bands: int, causal: bool = False) -> None:
+    def __init__(self, n_fft: int, hop: int, bands: int) -> None:
         super().__init__()
-        self.n_fft, self.hop, self.causal = n_fft, hop, causal
+        self.n_fft, self.hop = n_fft, hop
         self.register_buffer("window", torch.hann_window(n_fft), persistent=False)
         self.register_buffer("filters", _mel_filters(n_fft, bands), persistent=False)
 
     def forward(self, samples: Tensor) -> Tensor:
-        if self.causal:
-            samples = F.pad(samples, (self.n_fft - self.hop, 0))
         spectrum = torch.stft(
-            samples,
-            self.n_fft,
-            self.hop,
-            window=self.window,
-            center=not self.causal,
-            return_complex=True,
-            pad_mode="constant",
+            samples, self.n_fft, self.hop, window=self.window, return_complex=True, pad_mode="constant"
         )
         return self.filters @ (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
 

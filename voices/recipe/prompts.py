@@ -20,16 +20,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from . import sizes
-from .corpus import Shard, read_shard
+from .codes import PLAN
+from .corpus import read_shard
 from .sizes import BOOKS, CODES, FRAME_SAMPLES, TALKER
 
 IGNORED = -100
 BUCKETS = (48, 72, 104, 152, 208, 256)
 """Sequence lengths that batches are filled up to: few shapes, so that each can be a captured graph."""
-BLURRED = 0.4
-"""Share of the sequences whose finer books, from a random one on, are read as noise: the Talker must not lean on
-details that it sampled itself.
-"""
+PLANLESS = 0.3
+"""Share of the sequences that do not read what earlier frames said of coming phonemes, and so look at the text."""
 MOST_OTHER_POSITIONS = 12
 """Role, tag, `tts_eos` and bos, at most; a sequence has as many positions beside text and frames."""
 AUTO_TAG = (
@@ -84,9 +83,10 @@ def spoken_tokens(text: str, offsets: list[tuple[int, int]], words: np.ndarray, 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A shard with its text as ids."""
+    """A shard as codes and text ids."""
 
-    shard: Shard
+    frames: np.ndarray  # int32 [U]
+    codes: list[np.ndarray]  # U of uint8 [frames, 16]
     text: np.ndarray  # int16 [sum of text counts]
     text_counts: list[int]
     spoken: np.ndarray  # int16 [sum of frames + U, 2], as `spoken_tokens` gives it
@@ -104,7 +104,7 @@ def prepare(path: Path, tokenizer: Tokenizer) -> Prepared:
         )
     ]
     ids = [np.asarray(encoding.ids, np.int16) for encoding in encodings]
-    return Prepared(shard, np.concatenate(ids), [len(i) for i in ids], np.concatenate(spans))
+    return Prepared(shard.frames, shard.codes(), np.concatenate(ids), [len(i) for i in ids], np.concatenate(spans))
 
 
 class Utterances:
@@ -124,20 +124,19 @@ class Utterances:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, prepared: "Prepared", codes: list[Tensor]) -> None:
-        """Append a shard's utterances with their codes, each uint8 [frames, 16]; left out when it exceeds the
-        capacity.
-        """
+    def add(self, prepared: Prepared) -> None:
+        """Append a shard's utterances; left out when they exceed the capacity."""
         count = len(prepared.spoken)
         if self._frame_end + count > len(self.codes):
             return
         place = slice(self._frame_end, self._frame_end + count)
-        self.codes[place] = torch.cat([torch.cat((c, c[-1:])) for c in codes])
+        codes = np.concatenate([np.concatenate((c, c[-1:])) for c in prepared.codes])
+        self.codes[place] = torch.from_numpy(codes).to(self.device)
         self.spoken[place] = torch.from_numpy(prepared.spoken).to(self.device)
         self.text[self._text_end : self._text_end + len(prepared.text)] = torch.from_numpy(prepared.text).to(
             self.device
         )
-        for frames, texts in zip(prepared.shard.frames.tolist(), prepared.text_counts, strict=True):
+        for frames, texts in zip(prepared.frames.tolist(), prepared.text_counts, strict=True):
             self._rows.append((self._frame_end, frames, self._text_end, texts))
             self._frame_end += frames + 1
             self._text_end += texts
@@ -163,9 +162,12 @@ class Utterances:
         return torch.from_numpy(chosen).to(self.device), BUCKETS[index]
 
     def batch(self, rows: Tensor, length: int, streaming: bool, english: bool, noise: float) -> Batch:
-        """Sequences of the utterances `rows` [B], filled up to `length`; a share `noise` of the codes that the Talker
-        reads (not of those it predicts) is random, and
-        the finer books of `BLURRED` of the sequences; nothing is with `noise` 0."""
+        """Sequences of the utterances `rows` [B], filled up to `length`.
+
+        Of the codes that the Talker reads (not of those it predicts) a share, up to 2 · `noise` and another one for
+        each sequence, is taken from other frames, and in `PLANLESS` of the sequences all that tell of coming phonemes;
+        none with `noise` 0.
+        """
         frame_start, frames, text_start, texts = self.table[rows].T[:, :, None]
         tag = torch.tensor(ENGLISH_TAG if english else AUTO_TAG, device=self.device)
         key = 3 + len(tag)
@@ -184,7 +186,8 @@ class Utterances:
         first = torch.where((f >= 0) & (f < frames), target[..., 0], IGNORED)
         first = torch.where(f == frames, TALKER.codec_eos_token_id, first)
         spoken = key + self.spoken[here].long()
-        return Batch(text_ids, self._code_rows(position, bos, frames, frame_start, tag, noise), first, target, spoken)
+        rows_read = self._code_rows(position, bos, frames, frame_start, tag, noise)
+        return Batch(text_ids, rows_read, first, target, spoken)
 
     role: tuple[int, int, int] = (0, 0, 0)
     """The ids of `<|im_start|>assistant` and a new line."""
@@ -201,12 +204,14 @@ class Utterances:
         )
         f = position - bos - 1
         codes = self.codes[(frame_start + f.clamp_min(0)).clamp_max(len(self.codes) - 1)].long()
-        shape = (len(codes), 1, 1)
-        blurred = torch.rand(shape, device=self.device) < BLURRED
-        finest = torch.randint(1, BOOKS, shape, device=self.device)
-        wrong = torch.rand(codes.shape, device=self.device) < noise
-        wrong |= blurred & (torch.arange(BOOKS, device=self.device) >= finest) & (noise > 0)
-        codes = torch.where(wrong, torch.randint_like(codes, CODES), codes) + offsets
+        share = 2 * noise * torch.rand(len(codes), 1, 1, device=self.device)
+        other = torch.randint(max(1, self._frame_end), codes.shape, device=self.device)
+        wrong = self.codes.gather(0, other.flatten(0, 1)).view_as(codes).long()
+        book = torch.arange(BOOKS, device=self.device)
+        planless = torch.rand(share.shape, device=self.device) < PLANLESS * (noise > 0)
+        replaced = torch.rand(codes.shape, device=self.device) < share
+        replaced |= planless & (book >= PLAN.start) & (book < PLAN.stop)
+        codes = torch.where(replaced, wrong, codes) + offsets
         rows = torch.where(((f >= 0) & (f < frames))[..., None], codes, nothing)
         key = 3 + len(tag)
         control = torch.where((position >= key) & (position < bos), TALKER.codec_pad_id, nothing)

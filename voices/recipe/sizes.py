@@ -3,7 +3,7 @@
 from duotone.stages.architecture import CodecConfig, CodePredictorConfig, TalkerConfig
 
 SPEAKER = "lark"
-CODES = 256
+CODES = 128
 BOOKS = 16
 FRAME_SAMPLES = 1920
 SAMPLE_RATE = 24_000
@@ -41,8 +41,8 @@ TALKER = TalkerConfig(
     spk_is_dialect={SPEAKER: False},
     code_predictor_config=CodePredictorConfig(
         hidden_size=128,
-        intermediate_size=320,
-        num_hidden_layers=3,
+        intermediate_size=256,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
         head_dim=32,
@@ -53,15 +53,15 @@ TALKER = TalkerConfig(
     ),
 )
 CODEC = CodecConfig(
-    hidden_size=128,
-    intermediate_size=256,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
+    hidden_size=192,
+    intermediate_size=384,
+    num_hidden_layers=3,
+    num_attention_heads=3,
+    num_key_value_heads=3,
     head_dim=64,
     rms_norm_eps=1e-5,
     rope_theta=10_000.0,
-    codebook_dim=64,
+    codebook_dim=128,
     codebook_size=CODES,
     num_quantizers=BOOKS,
     latent_dim=128,

@@ -1,9 +1,9 @@
-"""Says sentences with a checkpoint, plainly and one at a time, or passes them through the codec alone, for measuring.
+"""Says sentences with a checkpoint, plainly and one at a time, or decodes the teacher's codes, for measuring.
 
-    python -m recipe.speak --checkpoint lark --sentences sentences.txt --out DIR [--temperature 0.9] [--teacher DIR]
+    python -m recipe.speak --checkpoint lark --sentences sentences.txt --out DIR [--temperature 0.3]
+    python -m recipe.speak --checkpoint lark --shard 00000-00.npz --out DIR
 
-Writes DIR/000.wav, 001.wav, …; with `--teacher` the waveforms of that folder are encoded and decoded instead
-(`training/encoder.safetensors`).
+Writes DIR/000.wav, 001.wav, …; with `--shard` each is one utterance of the teacher, through its codes and the decoder.
 """
 
 import argparse
@@ -22,10 +22,9 @@ from duotone.stages.talker.model import Talker, code_offsets
 
 from . import sizes
 from . import tokenizer as bpe
-from .corpus import Shard
+from .corpus import read_shard
 from .prompts import AUTO_TAG, ENGLISH_TAG
-from .sizes import BOOKS, CODEC, CODES, FRAME_SAMPLES, SAMPLE_RATE, TALKER
-from .train_talker import Codes
+from .sizes import BOOKS, CODEC, CODES, SAMPLE_RATE, TALKER
 
 MAX_FRAMES = 400
 
@@ -125,13 +124,6 @@ class Speaker:
         return self.decoder(frames[None])[0].numpy()
 
 
-def read_wave(file: Path) -> np.ndarray:
-    """int16 samples of a mono file at 24 kHz, filled up to whole frames."""
-    with wave.open(str(file)) as source:
-        samples = np.frombuffer(source.readframes(source.getnframes()), np.int16)
-    return np.pad(samples, (0, -len(samples) % FRAME_SAMPLES))
-
-
 def write_wave(file: Path, samples: np.ndarray) -> None:
     """Mono, 16 bit, 24 kHz."""
     with wave.open(str(file), "wb") as out:
@@ -144,29 +136,30 @@ def write_wave(file: Path, samples: np.ndarray) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--sentences", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--sentences", type=Path)
+    what.add_argument("--shard", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--teacher", type=Path)
-    parser.add_argument("--temperature", type=float, default=0.9)
-    parser.add_argument("--predictor-temperature", type=float, default=0.9)
-    parser.add_argument("--penalty", type=float, default=1.05)
+    parser.add_argument("--temperature", type=float, default=0.3)
+    parser.add_argument("--predictor-temperature", type=float, default=0.2)
+    parser.add_argument("--penalty", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--english", action="store_true", help="say the language instead of leaving it open")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     speaker = Speaker(args.checkpoint)
-    codes = Codes(args.checkpoint / "training/encoder.safetensors", torch.device("cpu")) if args.teacher else None
     started, total = time.time(), 0
-    for index, line in enumerate(line.strip() for line in args.sentences.read_text().splitlines() if line.strip()):
-        if codes is not None:
-            spoken = read_wave(args.teacher / f"{index:03d}.wav")
-            none = np.zeros(0, np.int32)
-            shard = Shard([line], np.asarray([len(spoken) // FRAME_SAMPLES], np.int32), spoken, none, none, none)
-            frames = codes.encode(shard)[0].long()
-        else:
-            frames = speaker.frames(
+    if args.shard:
+        spoken = (torch.from_numpy(codes).long() for codes in read_shard(args.shard).codes())
+    else:
+        lines = [line.strip() for line in args.sentences.read_text().splitlines() if line.strip()]
+        spoken = (
+            speaker.frames(
                 line, args.temperature, args.predictor_temperature, args.penalty, args.seed + index, args.english
             )
+            for index, line in enumerate(lines)
+        )
+    for index, frames in enumerate(spoken):
         write_wave(args.out / f"{index:03d}.wav", speaker.samples(frames))
         total += len(frames)
     print(f"{total * 0.08:.1f} s of speech in {time.time() - started:.1f} s")

@@ -25,7 +25,8 @@ from .text import read_sentences
 
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1920
-TEACHER_HOP_SAMPLES = 600  # of its durations; its spectrum has two columns in each
+TEACHER_HOP_SAMPLES = 600  # of its durations; its spectrum and its pitch have two columns in each
+VOICED_HZ = 40  # below, the teacher's synthesis makes no pulses
 LABELS_PER_FRAME = 4
 LEAD_SAMPLES = int(0.06 * SAMPLE_RATE)
 TAIL_SAMPLES = int(0.16 * SAMPLE_RATE)
@@ -42,6 +43,7 @@ class Utterance:
     samples: np.ndarray  # int16 [frames · 1920]
     words: np.ndarray  # int32 [W, 4]
     phonemes: np.ndarray  # uint8 [frames · 4], the teacher's phoneme id in the middle of each 20 ms
+    pitch_hz: np.ndarray  # float16 [frames · 4], there too; 0 where the teacher's voice does not vibrate
 
 
 def expose_durations(source: Path, target: Path) -> None:
@@ -59,9 +61,9 @@ class Teacher:
 
     def _sentence(
         self, text: str, rng: np.random.Generator
-    ) -> tuple[np.ndarray, list[tuple[int, int, int, int]], np.ndarray] | None:
-        """(float32 samples, words in samples and characters of `text`, phoneme id per 25 ms), or None for a text it
-        would read otherwise.
+    ) -> tuple[np.ndarray, list[tuple[int, int, int, int]], np.ndarray, np.ndarray] | None:
+        """(float32 samples, words in samples and characters of `text`, phoneme id and pitch in Hz per 12.5 ms), or
+        None for a text it would read otherwise.
         """
         tokens = self._tts.g2p.phonemize_tokens(self._tts.g2p.tokenize(text))
         if "".join(t.text + t.whitespace for t in tokens).strip() != text or any(t.phonemes is None for t in tokens):
@@ -84,7 +86,7 @@ class Teacher:
         ends = np.concatenate([[0], np.cumsum(durations)]) * TEACHER_HOP_SAMPLES
         samples = dsp.synth(*(part[0] for part in parts), rng)
         words = [(a, b, int(ends[first]), int(ends[end])) for a, b, first, end in spans if end > first]
-        return samples, words, np.repeat(np.asarray(ids, np.uint8), durations)
+        return samples, words, np.repeat(np.asarray(ids, np.uint8), 2 * durations), parts[-1][0]
 
     def speak(self, text: str) -> Utterance | None:
         """The utterance with its silence trimmed, filled up to whole frames; None where the text is not read as
@@ -96,6 +98,7 @@ class Teacher:
         samples: list[np.ndarray] = []
         words: list[tuple[int, int, int, int]] = []
         labels: list[np.ndarray] = []
+        pitch_hz: list[np.ndarray] = []
         character, sample = 0, 0
         for sentence in self._tts.split_sentences(text):
             character = text.index(sentence, character)
@@ -105,11 +108,13 @@ class Teacher:
             words += [(a + character, b + character, s + sample, e + sample) for a, b, s, e in spoken[1]]
             samples.append(spoken[0])
             labels.append(spoken[2])
+            pitch_hz.append(spoken[3])
             character += len(sentence)
             sample += len(spoken[0])
-        return (
-            _trim(text, np.concatenate(samples), np.asarray(words, np.int32), np.concatenate(labels)) if words else None
-        )
+        if not words:
+            return None
+        tracks = np.concatenate(labels), np.concatenate(pitch_hz)
+        return _trim(text, np.concatenate(samples), np.asarray(words, np.int32), *tracks)
 
 
 def hash_text(text: str) -> int:
@@ -120,7 +125,9 @@ def hash_text(text: str) -> int:
     return value
 
 
-def _trim(text: str, samples: np.ndarray, words: np.ndarray, labels: np.ndarray) -> Utterance | None:
+def _trim(
+    text: str, samples: np.ndarray, words: np.ndarray, labels: np.ndarray, pitch_hz: np.ndarray
+) -> Utterance | None:
     """Cut the outer silence, leaving a little, and fill up with zeros to whole frames."""
     hops = np.abs(samples[: len(samples) // 240 * 240].reshape(-1, 240)).max(axis=1)
     loud = np.flatnonzero(hops > max(0.004, 0.012 * hops.max()))
@@ -139,8 +146,9 @@ def _trim(text: str, samples: np.ndarray, words: np.ndarray, labels: np.ndarray)
     words = words.copy()
     words[:, 2:] = np.clip(words[:, 2:] - start, 0, frames * FRAME_SAMPLES)
     middle = (np.arange(frames * LABELS_PER_FRAME) + 0.5) * FRAME_SAMPLES / LABELS_PER_FRAME + start
-    phonemes = labels[np.clip(middle // TEACHER_HOP_SAMPLES, 0, len(labels) - 1).astype(int)]
-    return Utterance(text, (np.clip(filled, -1, 1) * 32767).astype(np.int16), words, phonemes)
+    column = np.clip(middle // (TEACHER_HOP_SAMPLES // 2), 0, len(labels) - 1).astype(int)
+    pitch_hz = np.where(pitch_hz > VOICED_HZ, pitch_hz, 0)[column].astype(np.float16)
+    return Utterance(text, (np.clip(filled, -1, 1) * 32767).astype(np.int16), words, labels[column], pitch_hz)
 
 
 def write_shard(utterances: list[Utterance], path: Path) -> None:
@@ -152,6 +160,7 @@ def write_shard(utterances: list[Utterance], path: Path) -> None:
         frames=np.asarray([len(u.samples) // FRAME_SAMPLES for u in utterances], np.int32),
         samples=np.concatenate([u.samples for u in utterances]),
         phonemes=np.concatenate([u.phonemes for u in utterances]),
+        pitch_hz=np.concatenate([u.pitch_hz for u in utterances]),
         word_counts=np.asarray([len(u.words) for u in utterances], np.int32),
         words=np.concatenate([u.words for u in utterances]),
     )
@@ -164,13 +173,15 @@ def _work(worker: int, workers: int, sentences: list[str], graph: Path, shards: 
     shard = 0
     for text in sentences[worker::workers]:
         if time.time() > deadline:
-            return
+            break
         utterance = teacher.speak(text)
         if utterance is not None:
             done.append(utterance)
         if len(done) == UTTERANCES_PER_SHARD:
             write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz")
             done, shard = [], shard + 1
+    if done:
+        write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz")
 
 
 def main() -> None:

@@ -1,13 +1,9 @@
-"""Trains the codec: encoder, quantiser and the decoder that is published.
+"""Trains the codec's decoder, the server's own module, from the readable codes to the teacher's waveform.
 
-    python -m recipe.train_codec --shards DIR --out DIR --joint-seconds 180 --seconds 560 [--resume DIR]
+    python -m recipe.train_codec --shards DIR --out DIR --adversarial-from 60 --seconds 560 [--resume DIR]
 
-Until `--joint-seconds` all parts learn, from `--adversarial-from` on against the discriminators; then encoder and
-quantiser are frozen and written as
-`encoder.safetensors` (the Talker's codes depend on them alone), and the decoder learns on until `--seconds`. With
-`--resume` all parts go on from
-that folder; with `--joint-seconds 0` as well, only the decoder learns. Times count from the start, so that a run ends
-when it has to.
+Mel losses alone until `--adversarial-from`, then also against discriminators. With `--resume` decoder and
+discriminators go on from that folder. Times count from the start, so that a run ends when it has to.
 """
 
 import argparse
@@ -23,13 +19,13 @@ from torch import Tensor, nn
 
 from duotone.stages.code2wav.decoder import CodecDecoder
 from duotone.stages.code2wav.layers import ConvNeXtBlock, SnakeBeta
+from duotone.stages.code2wav.quantizer import Codebook
 from duotone.stages.code2wav.transformer import LayerScale
 
-from .corpus import LABELS_PER_FRAME, PHONEMES, ShardQueue, Speech
-from .encoder import Encoder, PhonemeReader, Quantiser
+from .corpus import ShardQueue, Speech
 from .graphs import CapturedStep
 from .losses import Discriminators, MelLoss, discriminator_loss, generator_loss
-from .sizes import BOOKS, CODEC, FRAME_SAMPLES
+from .sizes import CODEC, FRAME_SAMPLES
 
 WARM_FRAMES = 4
 """Frames at the start of a crop that the discriminators do not hear: the decoder has no past there."""
@@ -39,12 +35,11 @@ WARM_FRAMES = 4
 class Plan:
     """How long and how large. Seconds count from the start of the run."""
 
-    joint_seconds: float
     seconds: float
     batch: int
     crop_frames: int
     adversarial_from: float
-    learning_rate: float = 6e-4
+    learning_rate: float
     discriminator_rate: float = 3e-4
 
 
@@ -52,10 +47,7 @@ class Plan:
 class Parts:
     """Everything that learns."""
 
-    encoder: Encoder
-    quantiser: Quantiser
     decoder: CodecDecoder
-    reader: PhonemeReader
     discriminators: Discriminators
     averaged: dict[str, Tensor] = field(default_factory=dict)
 
@@ -74,14 +66,17 @@ def _precise(layer: nn.Module, x: Tensor, state: None = None) -> Tensor:
 
 
 def prepare_decoder(decoder: CodecDecoder, fuse: bool) -> None:
-    """Ready the serving decoder for bf16 training: larger residual branches to begin with, one kernel for an
-    activation, float32 samples.
+    """Ready the serving decoder for bf16 training: random codebooks whose usage stays one, larger residual branches to
+    begin with, one kernel for an activation, float32 samples.
     """
     for module in decoder.modules():
         if isinstance(module, ConvNeXtBlock):
             nn.init.constant_(module.gamma, 0.1)
         elif isinstance(module, LayerScale):
-            nn.init.constant_(module.scale, 0.1)
+            nn.init.constant_(module.scale, 0.3)
+        elif isinstance(module, Codebook):
+            nn.init.normal_(module.embedding_sum, std=0.5)
+            module.cluster_usage.requires_grad_(False)
         elif fuse and isinstance(module, SnakeBeta):
             module.forward = functools.partial(_snake, module)  # type: ignore[method-assign]
     last = decoder.decoder[-1]
@@ -100,52 +95,42 @@ class CodecTrainer:
     def __init__(self, parts: Parts, plan: Plan, speech: Speech, device: torch.device) -> None:
         self.parts, self.plan, self.speech, self.device = parts, plan, speech, device
         self.mel = MelLoss().to(device)
-        learning = [
-            *parts.encoder.parameters(),
-            *parts.quantiser.parameters(),
-            *parts.decoder.parameters(),
-            *parts.reader.parameters(),
-        ]
+        self.learning = [parameter for parameter in parts.decoder.parameters() if parameter.requires_grad]
         self.rates = tuple(torch.tensor(rate, device=device) for rate in (plan.learning_rate, plan.discriminator_rate))
         options = {
             "betas": (0.8, 0.99),
             "weight_decay": 0.01,
-            "fused": device.type == "cuda",
+            "fused": True,
             "capturable": device.type == "cuda",
         }
-        self.generator = torch.optim.AdamW(learning, lr=self.rates[0], **options)
+        self.generator = torch.optim.AdamW(self.learning, lr=self.rates[0], **options)
         self.critic = torch.optim.AdamW(parts.discriminators.parameters(), lr=self.rates[1], **options)
-        self.learning = learning
-        self.restart_below = torch.zeros((), device=device)
         self.steps = 0
-        self._captured: dict[tuple[bool, bool], CapturedStep] = {}
+        self._captured: dict[bool, CapturedStep] = {}
 
     def rate(self, elapsed: float) -> float:
         """Factor on both learning rates: a warm-up of 200 steps, then a cosine to a twentieth at the end."""
         cosine = 0.525 + 0.475 * math.cos(math.pi * min(1.0, elapsed / self.plan.seconds))
         return min(1.0, (self.steps + 1) / 200) * cosine
 
-    def step(self, elapsed: float, joint: bool) -> dict[str, Tensor]:
-        """One update of everything that learns at `elapsed` seconds; returns the losses, on the device."""
+    def step(self, elapsed: float) -> dict[str, Tensor]:
+        """One update at `elapsed` seconds; returns the losses, on the device."""
         for tensor, rate in zip(self.rates, (self.plan.learning_rate, self.plan.discriminator_rate), strict=True):
             tensor.fill_(rate * self.rate(elapsed))
-        restart = self.steps < 200 or (self.steps % 10 == 0 and self.steps < 1500)
-        self.restart_below.fill_(0.1 if restart else 0.0)
-        kind = joint, elapsed > self.plan.adversarial_from
-        if kind not in self._captured:
-            self._captured[kind] = CapturedStep(functools.partial(self._update, *kind), self.device)
-        losses = self._captured[kind]()
+        adversarial = elapsed > self.plan.adversarial_from
+        if adversarial not in self._captured:
+            self._captured[adversarial] = CapturedStep(functools.partial(self._update, adversarial), self.device)
+        losses = self._captured[adversarial]()
         self.parts.average(0.99 if self.steps < 500 else 0.998)
         self.steps += 1
         return losses
 
-    def _update(self, joint: bool, adversarial: bool) -> dict[str, Tensor]:
-        real, labels = self.speech.crops(self.plan.batch, self.plan.crop_frames)
-        made, extra = self._resynthesise(real, labels, joint)
-        losses = {"mel": self.mel(made, real), **extra}
+    def _update(self, adversarial: bool) -> dict[str, Tensor]:
+        real, codes = self.speech.crops(self.plan.batch, self.plan.crop_frames)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            made = self.parts.decoder(codes)
+        losses = {"mel": self.mel(made, real)}
         total = 15 * losses["mel"]
-        if joint:
-            total = total + losses["commit"] + 0.1 * losses["phoneme"]
         if adversarial:
             total = total + self._adversarial(real, made, losses)
         self.generator.zero_grad(set_to_none=True)
@@ -153,25 +138,6 @@ class CodecTrainer:
         losses["norm"] = nn.utils.clip_grad_norm_(self.learning, 5.0)
         self.generator.step()
         return {name: loss.detach() for name, loss in losses.items()}
-
-    def _resynthesise(self, real: Tensor, labels: Tensor, joint: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        batch = len(real)
-        depth = torch.full((batch,), BOOKS, device=self.device)
-        if joint:
-            depth = torch.where(
-                torch.rand(batch, device=self.device) < 0.3,
-                torch.randint(1, BOOKS, (batch,), device=self.device),
-                depth,
-            )
-        with torch.autocast(self.device.type, dtype=torch.bfloat16), torch.set_grad_enabled(joint):
-            latent = self.parts.encoder(real)
-        with torch.set_grad_enabled(joint):
-            quantised, _, commit, rows = self.parts.quantiser(latent, depth, self.restart_below if joint else None)
-            extra = {"commit": commit}
-            if joint:
-                extra["phoneme"] = self.parts.reader(rows, labels)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            return self.parts.decoder.synthesize(quantised), extra
 
     def _adversarial(self, real: Tensor, made: Tensor, losses: dict[str, Tensor]) -> Tensor:
         skip = WARM_FRAMES * FRAME_SAMPLES
@@ -193,13 +159,8 @@ class CodecTrainer:
 
 
 def save(parts: Parts, out: Path, name: str) -> None:
-    """`name`: `encoder` (encoder and quantiser, bf16 but for the codebooks), `decoder` (averaged) or `critics`;
-    written whole or not at all.
-    """
-    if name == "encoder":
-        tensors = {f"encoder.{k}": v.bfloat16() for k, v in parts.encoder.state_dict().items()}
-        tensors |= {f"quantiser.{k}": v for k, v in parts.quantiser.state_dict().items()}
-    elif name == "decoder":
+    """`name`: `decoder` (averaged) or `critics` (bf16); written whole or not at all."""
+    if name == "decoder":
         tensors = {f"decoder.{k}": v for k, v in parts.averaged.items()}
     else:
         tensors = {f"discriminators.{k}": v.bfloat16() for k, v in parts.discriminators.state_dict().items()}
@@ -212,34 +173,23 @@ def resume(parts: Parts, folder: Path) -> None:
     """Take over the parts that `folder` holds, as `save` wrote them."""
     for file in folder.glob("*.safetensors"):
         tensors = {k: v.float() for k, v in load_file(file).items()}
-        for prefix, module in (
-            ("encoder.", parts.encoder),
-            ("quantiser.", parts.quantiser),
-            ("decoder.", parts.decoder),
-            ("discriminators.", parts.discriminators),
-        ):
+        for prefix, module in (("decoder.", parts.decoder), ("discriminators.", parts.discriminators)):
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             if own:
                 module.load_state_dict(own)
 
 
-def train(
-    parts: Parts, plan: Plan, shards: Path, out: Path, device: torch.device, speech_hours: float, frozen: bool
-) -> None:
-    """Run the plan; writes encoder, decoder and discriminators under `out` as it goes."""
+def train(parts: Parts, plan: Plan, shards: Path, out: Path, device: torch.device, speech_hours: float) -> None:
+    """Run the plan; writes decoder and discriminators under `out` as it goes."""
     started = time.time()
     queue = ShardQueue(shards)
     speech = Speech(int(speech_hours * 45_000), device)
     for shard in queue.wait(8, started + 120):
         speech.add(shard)
     trainer = CodecTrainer(parts, plan, speech, device)
-    joint, reported = not frozen, 0.0
+    reported = 0.0
     while (elapsed := time.time() - started) < plan.seconds:
-        losses = trainer.step(elapsed, joint)
-        if joint and elapsed > plan.joint_seconds:
-            joint = False
-            save(parts, out, "encoder")
-            print(f"{elapsed:.0f} s: encoder and quantiser frozen", flush=True)
+        losses = trainer.step(elapsed)
         if trainer.steps % 8 == 0 and not speech.full:
             for shard in queue.fresh(2):
                 speech.add(shard)
@@ -248,8 +198,6 @@ def train(
             values = " ".join(f"{name} {value.item():.3f}" for name, value in losses.items())
             print(f"{elapsed:.0f} s step {trainer.steps} hours {speech.frames / 45_000:.1f} {values}", flush=True)
             save(parts, out, "decoder")
-    if joint:
-        save(parts, out, "encoder")
     save(parts, out, "decoder")
     save(parts, out, "critics")
 
@@ -259,9 +207,9 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", type=Path)
-    parser.add_argument("--joint-seconds", type=float, default=180)
     parser.add_argument("--adversarial-from", type=float, default=60)
     parser.add_argument("--seconds", type=float, default=560)
+    parser.add_argument("--learning-rate", type=float, default=6e-4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--crop-frames", type=int, default=18)
     parser.add_argument("--speech-hours", type=float, default=25)
@@ -275,17 +223,15 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = 4
-    parts = Parts(
-        Encoder(), Quantiser(), CodecDecoder(CODEC), PhonemeReader(PHONEMES, LABELS_PER_FRAME), Discriminators()
-    )
+    parts = Parts(CodecDecoder(CODEC), Discriminators())
     prepare_decoder(parts.decoder, fuse=args.fuse and device.type == "cuda")
     if args.resume:
         resume(parts, args.resume)
-    for module in (parts.encoder, parts.quantiser, parts.decoder, parts.reader, parts.discriminators):
+    for module in (parts.decoder, parts.discriminators):
         module.to(device)
     args.out.mkdir(parents=True, exist_ok=True)
-    plan = Plan(args.joint_seconds, args.seconds, args.batch, args.crop_frames, args.adversarial_from)
-    train(parts, plan, args.shards, args.out, device, args.speech_hours, frozen=args.joint_seconds <= 0)
+    plan = Plan(args.seconds, args.batch, args.crop_frames, args.adversarial_from, args.learning_rate)
+    train(parts, plan, args.shards, args.out, device, args.speech_hours)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Trains the Talker on codes of the frozen encoder, with the teacher's word times as a guide for two attention heads.
+"""Trains the Talker on the codes of the teacher's speech, with the word times as a guide for two attention heads.
 
-    python -m recipe.train_talker --shards DIR --codec DIR --tokenizer DIR --out DIR --seconds 560 [--resume FILE]
+    python -m recipe.train_talker --shards DIR --tokenizer DIR --out DIR --seconds 560 [--resume FILE]
 
-Starts as soon as `--codec` holds `encoder.safetensors`. Times count from the start of the run.
+Times count from the start of the run.
 """
 
 import argparse
@@ -25,44 +25,21 @@ from duotone.stages.talker.decoder import Rope, causal
 from duotone.stages.talker.model import Talker, code_offsets
 
 from . import tokenizer as bpe
-from .corpus import Shard, ShardQueue
-from .encoder import Encoder, Quantiser
+from .corpus import ShardQueue
 from .graphs import CapturedStep
 from .prompts import BUCKETS, IGNORED, Batch, Prepared, Utterances, prepare
-from .sizes import BOOKS, FRAME_SAMPLES, TALKER
+from .sizes import BOOKS, TALKER
 
 GUIDED = ((1, 0), (2, 0))
 """(layer, head) pairs that learn to look at the words being spoken."""
+BOOK_WEIGHTS = (1.0,) * 7 + (0.3,) * 2 + (0.15,) * 4 + (0.05,) * 2
+"""Of books 1 … 15: words before melody, and melody before loudness."""
+WORD_BOOKS = 7
+"""Books behind book 0 that say phonemes and how long the last one goes on."""
 MAX_POSITIONS = 512
 READERS = 3
-REPORT_SECONDS = 10
 FILL_SECONDS = 5
 """How long to read shards, before the first step, that the teacher wrote earlier."""
-
-
-class Codes:
-    """The frozen encoder and quantiser: shards → codes."""
-
-    def __init__(self, file: Path, device: torch.device) -> None:
-        tensors = {name: tensor.float() for name, tensor in load_file(file).items()}
-        self.encoder, self.quantiser, self.device = Encoder().to(device), Quantiser().to(device), device
-        for prefix, module in (("encoder.", self.encoder), ("quantiser.", self.quantiser)):
-            module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-            module.requires_grad_(False)
-
-    @torch.no_grad()
-    def encode(self, shard: Shard) -> list[Tensor]:
-        """uint8 [frames, 16] for each utterance of the shard."""
-        frames = torch.from_numpy(shard.frames).to(self.device).long()
-        rows = torch.from_numpy(shard.samples).to(self.device).view(-1, FRAME_SAMPLES)
-        position = torch.arange(int(shard.frames.max()) + 2, device=self.device)[None]
-        here = ((frames.cumsum(0) - frames)[:, None] + position).clamp_max(len(rows) - 1)
-        padded = torch.where((position < frames[:, None])[..., None], rows[here], 0).flatten(1).float() / 32768
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            latent = self.encoder(padded)
-        depth = torch.full((len(frames),), BOOKS, device=self.device)
-        codes = self.quantiser(latent, depth, None)[1].transpose(1, 2).to(torch.uint8)
-        return [row[:count] for row, count in zip(codes, shard.frames.tolist(), strict=True)]
 
 
 class GuidedAttention:
@@ -121,17 +98,20 @@ class TalkerTrainer:
         self.rope = Rope.table(TALKER, MAX_POSITIONS).to(device, torch.float32)
         self.frame_rope = Rope.table(TALKER.code_predictor_config, BOOKS).to(device, torch.float32)
         self.offsets = code_offsets(TALKER).to(device)
-        matrices = [p for p in talker.parameters() if p.ndim > 1]
-        others = [p for p in talker.parameters() if p.ndim <= 1]
+        self.book_weights = torch.tensor(BOOK_WEIGHTS, device=device)
+        self.learning = list(talker.parameters())
+        matrices = [p for p in self.learning if p.ndim > 1]
+        others = [p for p in self.learning if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": 0.02}, {"params": others, "weight_decay": 0.0}]
         self.rate = torch.tensor(learning_rate, device=device)
-        fused = device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.97), fused=fused, capturable=fused)
+        self.optimiser = torch.optim.AdamW(
+            groups, lr=self.rate, betas=(0.9, 0.97), fused=True, capturable=device.type == "cuda"
+        )
         self.steps = 0
         self._captured: dict[int, tuple[Batch, CapturedStep]] = {}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropies of code 0 (with eos) and of codes 1 … 15, and the guided heads' loss."""
+        """Cross-entropies of code 0 (with eos) and of the other codes, the guided heads' loss, and their sum."""
         attend = GuidedAttention()
         table = self.talker.code_table()
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
@@ -149,14 +129,22 @@ class TalkerTrainer:
         rest = self._rest(
             hidden.flatten(0, 1)[chosen.indices], batch.frames.flatten(0, 1)[chosen.indices], chosen.values > 0, table
         )
-        return {"first": first, "rest": rest, "guide": guide}
+        return {
+            "first": first,
+            "words": rest[:WORD_BOOKS].mean(),
+            "prosody": rest[WORD_BOOKS:].mean(),
+            "guide": guide,
+            "total": first + (self.book_weights * rest).sum() + 0.2 * guide,
+        }
 
     def _rest(self, hidden: Tensor, frames: Tensor, counted: Tensor, table: Tensor) -> Tensor:
+        """Mean cross-entropy of each of books 1 … 15, [15], over the frames [N, 16] that are `counted`."""
         read = F.embedding(frames[:, :-1] + self.offsets[:-1], table)
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             logits = self.talker.code_predictor(torch.cat((hidden[:, None].float(), read), 1), self.frame_rope)
         wanted = torch.where(counted[:, None], frames[:, 1:], IGNORED)
-        return F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED)
+        losses = F.cross_entropy(logits.float().transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none")
+        return losses.sum(0) / counted.sum().clamp_min(1)
 
     def step(self, batch: Batch, elapsed: float) -> dict[str, Tensor]:
         """One update; returns the losses, on the device."""
@@ -175,10 +163,9 @@ class TalkerTrainer:
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         losses = self.losses(batch)
-        total = losses["first"] + losses["rest"] + 0.2 * losses["guide"]
         self.optimiser.zero_grad(set_to_none=True)
-        total.backward()
-        losses["norm"] = nn.utils.clip_grad_norm_(self.talker.parameters(), 1.0)
+        losses["total"].backward()
+        losses["norm"] = nn.utils.clip_grad_norm_(self.learning, 1.0)
         self.optimiser.step()
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -198,9 +185,9 @@ class Feed:
     """
 
     def __init__(
-        self, queue: ShardQueue, codes: Codes, whole: Tokenizer, cut: Tokenizer, capacity: int, device: torch.device
+        self, queue: ShardQueue, whole: Tokenizer, cut: Tokenizer, capacity: int, device: torch.device
     ) -> None:
-        self._queue, self._codes, self._tokenizers = queue, codes, (whole, cut)
+        self._queue, self._tokenizers = queue, (whole, cut)
         self.training, self.held_out = Utterances(capacity, device), Utterances(20_000, device)
         self.training.role = self.held_out.role = tuple(whole.encode("<|im_start|>assistant\n").ids)
         self._pool = ThreadPoolExecutor(READERS)
@@ -208,7 +195,7 @@ class Feed:
         self._count = 0
 
     def take(self, limit: int) -> None:
-        """Encode at most `limit` shards that are ready. Every seventh is tokenised with merges left out at random."""
+        """Add at most `limit` shards that are ready. Every seventh is tokenised with merges left out at random."""
         for path in (
             self._queue.fresh_paths(8 * READERS - len(self._pending)) if len(self._pending) < 4 * READERS else ()
         ):
@@ -219,7 +206,7 @@ class Feed:
                 break
             prepared = self._pending.popleft().result()
             target = self.training if len(self.held_out) else self.held_out
-            target.add(prepared, self._codes.encode(prepared.shard))
+            target.add(prepared)
         if len(self.training):
             self.training.index()
         if len(self.held_out):
@@ -235,7 +222,9 @@ def validate(trainer: TalkerTrainer, held_out: Utterances) -> str:
     return " ".join(f"{name} {value.item():.3f}" for name, value in trainer.losses(batch).items())
 
 
-def train(trainer: TalkerTrainer, feed: Feed, out: Path, positions: int, noise: float, started: float) -> None:
+def train(
+    trainer: TalkerTrainer, feed: Feed, out: Path, positions: int, noise: float, started: float, report_seconds: float
+) -> None:
     """Train until the trainer's time is over; `started` (time.time()) is when its clock began."""
     rng = np.random.default_rng(1)
     reported = 0.0
@@ -250,7 +239,7 @@ def train(trainer: TalkerTrainer, feed: Feed, out: Path, positions: int, noise: 
             feed.take(6)
         batch = feed.training.batch(*feed.training.draw(positions, rng), rng.random() < 0.25, rng.random() < 0.5, noise)
         losses = trainer.step(batch, elapsed)
-        if elapsed > reported + REPORT_SECONDS:
+        if elapsed > reported + report_seconds:
             reported = elapsed
             values = " ".join(f"{name} {value.item():.3f}" for name, value in losses.items())
             held = validate(trainer, feed.held_out)
@@ -266,7 +255,6 @@ def train(trainer: TalkerTrainer, feed: Feed, out: Path, positions: int, noise: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=Path, required=True)
-    parser.add_argument("--codec", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", type=Path, help="talker.safetensors to go on from")
@@ -276,10 +264,11 @@ def main() -> None:
     parser.add_argument(
         "--predictor-share",
         type=float,
-        default=0.3,
+        default=0.6,
         help="share of the positions from which the code predictor trains in a step",
     )
-    parser.add_argument("--noise", type=float, default=0.04)
+    parser.add_argument("--noise", type=float, default=0.03)
+    parser.add_argument("--report-seconds", type=float, default=10)
     parser.add_argument("--hours", type=float, default=270)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
@@ -287,26 +276,20 @@ def main() -> None:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans every new shape anew
-    while not (args.codec / "encoder.safetensors").exists():
-        time.sleep(0.5)
-        if time.time() - started > args.seconds:
-            raise TimeoutError(f"{args.codec}: no encoder.safetensors")
-    waited = time.time() - started
     talker = Talker(TALKER)
     initialise(talker)
     if args.resume:
         talker.load_state_dict({k.removeprefix("talker."): v.float() for k, v in load_file(args.resume).items()})
-    trainer = TalkerTrainer(talker.to(device), device, args.seconds - waited, args.learning_rate, args.predictor_share)
+    trainer = TalkerTrainer(talker.to(device), device, args.seconds, args.learning_rate, args.predictor_share)
     feed = Feed(
         ShardQueue(args.shards),
-        Codes(args.codec / "encoder.safetensors", device),
         bpe.read(args.tokenizer),
         bpe.read(args.tokenizer, 0.1),
         int(args.hours * 46_500),
         device,
     )
     args.out.mkdir(parents=True, exist_ok=True)
-    train(trainer, feed, args.out, args.positions, args.noise, started + waited)
+    train(trainer, feed, args.out, args.positions, args.noise, started, args.report_seconds)
 
 
 if __name__ == "__main__":
