@@ -109,6 +109,6 @@ async def _start(pipeline: SpeechPipeline, failed: Callable[[DuotoneError], None
     begun_s = time.monotonic()
     try:
         await pipeline.start()
-        log.info("ready after %.1f s", time.monotonic() - begun_s)
+        log.info("ready to speak after %.1f s", time.monotonic() - begun_s)
     except DuotoneError as error:
         failed(error)

@@ -171,6 +171,11 @@ class Delivery:
             instruction=self._voice.instructions,
             non_streaming=self._choices.non_streaming_mode,
         )
+        least, room = self._choices.min_new_frames, self._max_positions - plan.positions
+        if least is not None and least > room:
+            raise RequestError(
+                f"a piece of this text has room for {max(0, room)} frames, not {least}", "min_new_frames"
+            )
         sampling = self._sampling(piece_seed(self._seed, self._made), self._most_frames(text, plan))
         self._made += 1
         return Piece(text, plan, sampling)

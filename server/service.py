@@ -128,6 +128,8 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
     """Speak a request into a file whose format its name tells; returns seconds of audio. Raises DuotoneError."""
     if out.suffix.removeprefix(".").upper() not in soundfile.available_formats():
         raise ConfigurationError(f"{out}: cannot write this format; .wav and .flac are always there")
+    if not out.parent.is_dir():
+        raise ConfigurationError(f"{out}: there is no folder {out.parent}")
     service = assemble(settings)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -101,6 +101,7 @@ class StreamedSpeech(Response):
                 # Without its last, empty chunk the body is seen to be cut off: the server closes the connection.
                 log.error("the answer is cut off: %s", error)
             except TimeoutError:
+                self._narration.cancel("slow_client")
                 log.warning("the client took nothing for %g s and is given up", self._send_timeout_s)
 
     async def _send_all(self, send: Send) -> None:

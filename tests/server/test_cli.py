@@ -44,6 +44,7 @@ def test_the_command_line_loads_nothing_heavy():
         (["serve", "--config", "/none.yaml"], ["error: /none.yaml: cannot be read: "]),
         (["serve", "--set", "a=1", "--set", "b=1"], ["command line: a: unknown key", "command line: b: unknown key"]),
         (["say", "hi", "-o", "hi.doc"], ["error: hi.doc: cannot write this format"]),
+        (["say", "hi", "-o", "no/such/hi.wav"], ["error: no/such/hi.wav: there is no folder no/such"]),
         (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
         (["say", "hi", "-o", "hi.wav", "--seed", "-1"], ["error: seed: Input should be greater than or equal to 0"]),
         (["say", "hi", "-o", "hi.wav", "--model", "/none"], ["error: /none: there is no such directory"]),

@@ -197,4 +197,5 @@ class TestSendTimeout:
         _, writer = await raw_request(port, ask(input=LONG, response_format="pcm"))
         await cancellation(pipeline)
         assert pipeline.made_chunks < len(LONG)
+        assert {stream.cancel_reason for stream in pipeline.streams if stream.cancelled} == {"slow_client"}
         writer.close()

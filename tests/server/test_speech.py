@@ -143,6 +143,10 @@ class TestShortContext:
         positions = 170 * 4 // 68  # the fake's plans hold four bytes a character, a row has 68
         assert pipeline.streams[0].sampling.max_new_frames == 64 - positions
 
+    async def test_more_frames_at_least_than_fit_are_refused_by_that_name(self, client, ask):
+        answer = await client.post(SPEECH, json=ask(min_new_frames=65))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "min_new_frames")
+
 
 async def test_a_least_number_of_frames_lifts_the_limit_that_the_text_gives(client, ask, pipeline):
     await client.post(SPEECH, json=ask(min_new_frames=500))
