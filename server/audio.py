@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..stages.types import SAMPLE_RATE
+from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
 from .encoders import AAC, FLAC, MP3, OPUS, AvEncoder
 from .protocol import ResponseFormat
 from .tempo import Tempo
 
-SAMPLE_BYTES = 2
 CHANNELS = 1
 NATURAL_SPEED = 1.0
 _UNKNOWN_SIZE = 0xFFFFFFFF

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.websockets import WebSocketDisconnect
 
 from ..stages.errors import DuotoneError, RequestError
-from ..stages.types import SAMPLE_RATE
-from .audio import FORMATS, SAMPLE_BYTES, Transcoder
+from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
+from .audio import FORMATS, Transcoder
 from .config import HttpOptions, Settings
 from .errors import ClientGone, answer_to, envelope
 from .growing_text import GrowingText

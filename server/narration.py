@@ -16,8 +16,7 @@ import msgspec
 
 from ..stages.errors import NotReady, RequestError
 from ..stages.request import AbortReason
-from ..stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
-from .audio import SAMPLE_BYTES
+from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .catalog import Catalog
 from .config import Settings
 from .protocol import MAX_SEED, SpeechChoices, SpeechRequest, Usage

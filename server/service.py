@@ -24,9 +24,8 @@ from ..stages.orchestrator import Orchestrator
 from ..stages.pipeline import PIPELINES
 from ..stages.talker.prompt import build_plan
 from ..stages.talker.tokenizer import Tokenizer
-from ..stages.types import SAMPLE_RATE
+from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
 from .app import create_app
-from .audio import SAMPLE_BYTES
 from .catalog import Catalog, Model, served_name
 from .config import Settings
 from .narration import Narrator, Planner

@@ -31,8 +31,8 @@ from .messages import Abort, Decode, Exposition, Failed, Frames, Profiled, Sampl
 from .pipeline import Pipeline, PipelineOptions
 from .profile_control import ProfileControl
 from .questions import Questions
-from .request import FRAME_BYTES, SAMPLE_BYTES, AbortReason, Request, Stream
-from .types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
+from .request import FRAME_BYTES, AbortReason, Request, Stream
+from .types import CODEBOOKS, FRAME_S, SAMPLE_BYTES, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .workers import Died, Replica
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Orchestrator:
                 replica.holds.add(request.key)
             request.admitted_s = time.monotonic()
             self._metrics.queue_wait_s.observe(request.admitted_s - request.submitted_s)
-            self._metrics.prompt_tokens.inc(request.plan.positions + len(request.plan.trailing_text_ids))
+            self._metrics.prompt_tokens.inc(request.plan.tokens)
             pair[0].send(Speak(request.key, request.plan, request.sampling))
 
     # ---- what the stages say
@@ -202,7 +202,7 @@ class Orchestrator:
 
     def _pump(self, request: Request) -> None:
         """Send the next chunk to Code2Wav, if there is one worth sending and the listener keeps up."""
-        if request.decoding or request.closed or request.undelivered_s > self._options.max_buffered_s:
+        if request.ended or request.decoding or request.closed or request.undelivered_s > self._options.max_buffered_s:
             return
         complete = request.finish_reason is not None
         frames = next_chunk_frames(

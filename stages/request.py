@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from .errors import DuotoneError, StageFailed
-from .types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME, PromptPlan, Sampling
+from .types import CODEBOOKS, FRAME_S, SAMPLE_BYTES, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .workers import Replica
 
 FRAME_BYTES = 2 * CODEBOOKS
-SAMPLE_BYTES = 2
 
 AbortReason = Literal["disconnect", "slow_client", "cancel", "stall"]
 """Why a stream was given up: the listener left, took nothing for too long, asked for it; or a stage made nothing."""
@@ -114,7 +113,7 @@ class Stream:
     @property
     def prompt_positions(self) -> int:
         """Positions of the prompt: the input tokens of the usage."""
-        return self._request.plan.positions + len(self._request.plan.trailing_text_ids)
+        return self._request.plan.tokens
 
     @property
     def frames(self) -> int:

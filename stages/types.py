@@ -7,6 +7,7 @@ import numpy.typing as npt
 CODEBOOKS = 16
 SAMPLE_RATE = 24_000
 SAMPLES_PER_FRAME = 1_920
+SAMPLE_BYTES = 2
 FRAME_S = SAMPLES_PER_FRAME / SAMPLE_RATE
 
 NO_CODE = -1
@@ -50,6 +51,11 @@ class PromptPlan(msgspec.Struct, frozen=True):
     def positions(self) -> int:
         """Number of prompt positions."""
         return len(self.rows) // (4 * (1 + CODEBOOKS))
+
+    @property
+    def tokens(self) -> int:
+        """What the prompt counts for in a request's usage: its positions and the text that follows them."""
+        return self.positions + len(self.trailing_text_ids)
 
     def row_ids(self) -> npt.NDArray[np.int32]:
         """The rows as an array, int32 [positions, 1 + CODEBOOKS]; a view of the bytes, not writable."""

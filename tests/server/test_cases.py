@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duotone.server.audio import SAMPLE_BYTES
-from duotone.stages.types import FRAME_S, SAMPLE_RATE, SAMPLES_PER_FRAME
+from duotone.stages.types import FRAME_S, SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME
 
 from .decoding import assert_lasts, decoded
 from .fake_pipeline import FakePipeline, spoken

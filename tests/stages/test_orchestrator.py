@@ -166,6 +166,21 @@ async def test_a_listener_who_leaves_ends_the_work_in_both_stages(pipeline):
         assert await listen(stream) == b""
 
 
+async def test_taking_what_was_left_of_a_cancelled_stream_opens_nothing_again(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages) as orchestrator:
+        stream = submit(orchestrator)
+        await stages.frame(1)
+        await stages.decode_all()
+        for _ in range(3):
+            await stages.frame(1)
+        stages.channels["code2wav"].sent.clear()
+        orchestrator._requests[1].decoding = False
+        stream.cancel()
+        assert len(await listen(stream)) == FRAME_BYTES
+        assert not stages.sent("code2wav", Decode)
+
+
 async def test_a_listener_who_leaves_while_waiting_is_never_sent_to_a_stage(pipeline):
     stages = FakeStages(talker_slots=1)
     async with pipeline(stages) as orchestrator:

@@ -53,6 +53,15 @@ class MelLoss(nn.Module):
         return total / len(self.spectrograms)
 
 
+def _judge(x: Tensor, layers: nn.ModuleList, score: nn.Module) -> tuple[Tensor, list[Tensor]]:
+    """A discriminator's scores of x, and what each of its layers made on the way."""
+    features = []
+    for layer in layers:
+        x = F.leaky_relu(layer(x), 0.1)
+        features.append(x)
+    return score(x), features
+
+
 class SpectrumDiscriminator(nn.Module):
     """Convolutions over real and imaginary parts of one STFT."""
 
@@ -81,11 +90,7 @@ class SpectrumDiscriminator(nn.Module):
             )
             x = torch.view_as_real(spectrum).permute(0, 3, 2, 1) * (4 / self.n_fft**0.5)
         x = x.contiguous(memory_format=torch.channels_last)
-        features = []
-        for layer in self.layers:
-            x = F.leaky_relu(layer(x), 0.1)
-            features.append(x)
-        return self.score(x), features
+        return _judge(x, self.layers, self.score)
 
 
 class PeriodDiscriminator(nn.Module):
@@ -103,11 +108,7 @@ class PeriodDiscriminator(nn.Module):
     def forward(self, samples: Tensor) -> tuple[Tensor, list[Tensor]]:
         x = samples[:, : samples.shape[1] // self.period * self.period].unflatten(1, (-1, self.period))[:, None]
         x = x.contiguous(memory_format=torch.channels_last)
-        features = []
-        for layer in self.layers:
-            x = F.leaky_relu(layer(x), 0.1)
-            features.append(x)
-        return self.score(x), features
+        return _judge(x, self.layers, self.score)
 
 
 class Discriminators(nn.Module):
