@@ -1,4 +1,4 @@
-"""Two curl commands open and close the CUDA profiler's window in running stages, as Nsight Compute sees from outside."""
+"""Two curl commands open and close the CUDA profiler window in running stages, as Nsight Compute sees from outside."""
 
 import contextlib
 import csv
