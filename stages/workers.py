@@ -14,6 +14,9 @@ from .pipeline import WorkerSpec
 
 log = logging.getLogger(__name__)
 
+WORKER_MODULE = "duotone.stages.worker"
+"""What a worker process runs."""
+
 DRAIN_S = 0.2
 """How long after a worker's end its last message may still be on its way."""
 
@@ -85,7 +88,7 @@ async def start_replica(context: zmq.asyncio.Context, spec: WorkerSpec, timeout_
     """
     channel = OrchestratorChannel(context, spec.address)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "duotone.stages.worker"), stdin=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", WORKER_MODULE), stdin=asyncio.subprocess.PIPE
     )
     replica = Replica(spec, channel, process)
     try:
