@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 
 from ..stages.errors import ConfigurationError
-from ..stages.pipeline import STAGES, Options, Orchestration, PipelineOptions
+from ..stages.pipeline import STAGES, Options, Orchestration, PipelineOptions, one_or_more
 
 PREFIX = "DUOTONE_"
 PROFILE_VARIABLE = "DUOTONE_CONFIG"
@@ -30,18 +30,13 @@ Tree = dict[str, object]
 """Settings before they are checked: values are strings, numbers, lists or trees."""
 
 
-def _one_or_more(keys: object) -> object:
-    """A key alone, as an environment variable holds it, is a list of one."""
-    return (keys,) if isinstance(keys, str) else keys
-
-
 def _sendable(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not key.get_secret_value() or set(key.get_secret_value()) & set(" \t\r\n") for key in keys):
         raise ValueError("a key is empty or holds white space")
     return keys
 
 
-ApiKeyList = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_more), AfterValidator(_sendable)]
+ApiKeyList = Annotated[tuple[SecretStr, ...], BeforeValidator(one_or_more), AfterValidator(_sendable)]
 
 
 class HttpOptions(Options):

@@ -1,6 +1,7 @@
 """All worker processes of a pipeline: started together, chosen by load, replaced when they die, stopped together."""
 
 import asyncio
+import itertools
 import logging
 import shutil
 import tempfile
@@ -38,9 +39,8 @@ class Fleet:
 
     async def start(self) -> None:
         """Spawn every worker; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
-        outcomes = await asyncio.gather(
-            *(self._launch(self._spec(stage, 0)) for stage in STAGES), return_exceptions=True
-        )
+        specs = [self._spec(stage, at) for stage in STAGES for at in range(len(self._options.stage(stage).devices))]
+        outcomes = await asyncio.gather(*map(self._launch, specs), return_exceptions=True)
         self._replicas = [replica for replica in outcomes if isinstance(replica, Replica)]
         for failure in outcomes:
             if isinstance(failure, BaseException):
@@ -73,13 +73,10 @@ class Fleet:
         """What a worker process is told; every one gets a socket of its own, since a closed one lingers."""
         self._started += 1
         address = f"ipc://{self._sockets}/{stage}-{replica}.{self._started}"
-        return WorkerSpec(
-            stage=stage,
-            replica=replica,
-            address=address,
-            checkpoint=self._checkpoint,
-            talker=self._options.talker if stage == "talker" else None,
-            code2wav=self._options.code2wav if stage == "code2wav" else None,
+        options = self._options.stage(stage)
+        own = options.model_copy(update={"devices": (options.devices[replica],)})
+        return WorkerSpec.model_validate(
+            {"stage": stage, "replica": replica, "address": address, "checkpoint": self._checkpoint, stage: own}
         )
 
     def replicas(self, stage: Stage | None = None) -> list[Replica]:
@@ -88,10 +85,18 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """Whether every worker is up."""
-        return bool(self._replicas) and all(replica.alive for replica in self._replicas)
+        """Whether each stage has a worker that is up."""
+        return all(any(replica.alive for replica in self.replicas(stage)) for stage in STAGES)
 
     def free_pair(self) -> tuple[Replica, Replica] | None:
-        """The least loaded Talker and Code2Wav, None unless both have a free slot."""
-        pair = [max(self.replicas(stage), key=lambda replica: replica.free_slots) for stage in STAGES]
-        return (pair[0], pair[1]) if all(replica.free_slots for replica in pair) else None
+        """The Talker and the Code2Wav for the next request, None unless both have a free slot.
+
+        Of pairs on one device, so that a pipeline of its own on each stays one, else of all, that with the most room.
+        """
+        talkers, decoders = ([r for r in self.replicas(stage) if r.free_slots] for stage in STAGES)
+
+        def fitness(pair: tuple[Replica, Replica]) -> tuple[bool, int, int]:
+            free_slots = sorted(replica.free_slots for replica in pair)
+            return pair[0].device == pair[1].device, free_slots[0], free_slots[1]
+
+        return max(itertools.product(talkers, decoders), key=fitness, default=None)

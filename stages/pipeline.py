@@ -4,11 +4,12 @@ A pipeline is chosen once, from the checkpoint's `model_type`; nothing else in t
 Options are frozen pydantic models: the server's settings contain them, and a worker gets its own as JSON.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..profiling.options import ProfilerOptions
 
@@ -23,13 +24,29 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def one_or_more(values: object) -> object:
+    """A value alone, as an environment variable holds it, is a list of one."""
+    return (values,) if isinstance(values, str) else values
+
+
+def _device(name: str) -> str:
+    """`cuda` alone is the first GPU."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"{name}: expected cpu, or cuda:0 for the first GPU, cuda:1 for the next")
+    return "cuda:0" if name == "cuda" else name
+
+
+Devices = Annotated[tuple[Annotated[str, AfterValidator(_device)], ...], BeforeValidator(one_or_more)]
+
+
 class VllmOptions(Options):
     """What vLLM is told beyond the Talker's own settings, under vLLM's names; the torch engine ignores it."""
 
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of the device's memory that vLLM takes")
+    cache_positions: int | None = Field(
+        None, ge=64, description="key/value positions of all requests together; by default 1,024 for each slot"
+    )
     max_num_batched_tokens: int = Field(2048, ge=16, description="prompt positions and frames computed in one step")
     block_size: int | None = Field(None, ge=16, description="positions of a key/value block; by default vLLM's choice")
-    num_gpu_blocks: int | None = Field(None, ge=2, description="key/value blocks; by default what the memory holds")
     load_format: Literal["safetensors", "dummy"] = Field("safetensors", description="dummy: random weights, to measure")
     enforce_eager: bool = Field(False, description="neither compile nor capture CUDA graphs: starts fast, runs slowly")
     async_scheduling: bool = Field(True, description="plan a step while the one before runs")
@@ -42,14 +59,21 @@ class VllmOptions(Options):
 class StageOptions(Options):
     """What every stage can be told."""
 
+    devices: Devices = Field(
+        ("cpu",), min_length=1, description="cpu or cuda:N, a replica of the stage on each; one may stand there twice"
+    )
     profiler_config: ProfilerOptions | None = Field(None, description="None: the stage cannot be profiled")
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`, as a worker's engine calls it: its own options name one device, and it sees no other GPU."""
+        return self.devices[0].partition(":")[0]
 
 
 class TalkerOptions(StageOptions):
     """How the Talker runs."""
 
     engine: Literal["torch", "vllm"] = "torch"
-    device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     slots: int = Field(8, ge=1, le=1024, description="requests generated at once")
     max_positions: int = Field(4096, ge=64, description="prompt positions plus frames that one request may hold")
@@ -60,7 +84,6 @@ class TalkerOptions(StageOptions):
 class Code2WavOptions(StageOptions):
     """How Code2Wav runs."""
 
-    device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     slots: int = Field(16, ge=1, le=4096, description="streams held at once")
     max_chunk_frames: int = Field(16, ge=1, le=64, description="frames of one stream decoded in one step")
@@ -81,6 +104,10 @@ class PipelineOptions(Options):
         60.0, gt=0, description="a request in the stages without a new sample fails after it"
     )
 
+    def stage(self, stage: Stage) -> "TalkerOptions | Code2WavOptions":
+        """The options of one stage."""
+        return self.talker if stage == "talker" else self.code2wav
+
 
 class WorkerSpec(Options):
     """All that a worker process is told at its start, one line of JSON on its standard input."""
@@ -98,6 +125,11 @@ class WorkerSpec(Options):
         options = self.talker or self.code2wav
         assert options is not None
         return options
+
+    @property
+    def device(self) -> str:
+        """The worker's one device, as the settings name it."""
+        return self.options.devices[0]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ class ProfileControl:
     def __init__(self, fleet: Fleet, questions: Questions, options: PipelineOptions) -> None:
         self._fleet = fleet
         self._questions = questions
-        configured = {"talker": options.talker.profiler_config, "code2wav": options.code2wav.profiler_config}
-        self.stages = tuple(stage for stage in STAGES if configured[stage] is not None)
+        self.stages = tuple(stage for stage in STAGES if options.stage(stage).profiler_config is not None)
         """The stages that can be profiled."""
         self._running: set[Replica] = set()
         self._one_at_a_time = asyncio.Lock()

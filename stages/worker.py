@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .channel import WorkerChannel
-from .checkpoint import read_checkpoint
+from .checkpoint import Checkpoint, read_checkpoint
 from .engine import Engine
 from .errors import ConfigurationError, DuotoneError, RequestError
 from .messages import (
@@ -39,7 +39,14 @@ log = logging.getLogger(__name__)
 
 def build_engine(spec: WorkerSpec) -> Engine:
     """The engine that the spec asks for, loaded and warm. Heavy imports happen here and nowhere else in this file."""
+    from .device import claimed
+
     checkpoint = read_checkpoint(spec.checkpoint)
+    with claimed(spec.device):
+        return _build_engine(spec, checkpoint)
+
+
+def _build_engine(spec: WorkerSpec, checkpoint: Checkpoint) -> Engine:
     if spec.code2wav is not None:
         from .code2wav.engine import Code2WavEngine
 

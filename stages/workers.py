@@ -47,6 +47,11 @@ class Replica:
         return f"{self.spec.stage}-{self.spec.replica}"
 
     @property
+    def device(self) -> str:
+        """The device that it computes on."""
+        return self.spec.device
+
+    @property
     def free_slots(self) -> int:
         """Slots that could take a request now; 0 when the worker is gone."""
         return self.slots - len(self.holds) if self.alive else 0

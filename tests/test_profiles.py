@@ -5,24 +5,39 @@ from pathlib import Path
 import pytest
 
 from duotone.server.config import load_settings
+from duotone.stages.fleet import Fleet
+
+from .stages.fake_stage import FakeStages
 
 PROFILES = Path(__file__).parents[1] / "configs"
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES.glob("*.yaml")), ids=lambda profile: profile.stem)
 def test_profiles_are_valid(profile):
-    talker = load_settings(profile.stem, {}, {}).pipeline.talker
+    pipeline = load_settings(profile.stem, {}, {}).pipeline
+    talker, code2wav = pipeline.talker, pipeline.code2wav
     assert talker.slots <= talker.vllm.max_num_batched_tokens, "a step must have room for a frame of every request"
+    assert code2wav.slots * len(code2wav.devices) >= talker.slots * len(talker.devices)
 
 
-def test_one_gpu_leaves_memory_to_code2wav():
-    pipeline = load_settings("one_gpu", {}, {}).pipeline
-    assert (pipeline.talker.engine, pipeline.talker.device, pipeline.code2wav.device) == ("vllm", "cuda", "cuda")
-    assert pipeline.talker.vllm.gpu_memory_utilization < 0.8
-    assert pipeline.code2wav.slots >= pipeline.talker.slots
-
-
-def test_high_concurrency_gives_each_stage_a_device():
-    pipeline = load_settings("qwen3_tts_high_concurrency", {}, {}).pipeline
-    assert (pipeline.talker.device, pipeline.talker.slots) == ("cuda:0", 64)
-    assert (pipeline.code2wav.device, pipeline.code2wav.slots) == ("cuda:1", 64)
+@pytest.mark.parametrize(
+    ("profile", "devices"),
+    [
+        ("one_gpu", {"talker-0": "cuda:0", "code2wav-0": "cuda:0"}),
+        ("two_gpu", {"talker-0": "cuda:0", "code2wav-0": "cuda:1"}),
+        ("qwen3_tts_high_concurrency", {"talker-0": "cuda:0", "code2wav-0": "cuda:1"}),
+        (
+            "two_pipelines",
+            {"talker-0": "cuda:0", "talker-1": "cuda:1", "code2wav-0": "cuda:0", "code2wav-1": "cuda:1"},
+        ),
+    ],
+)
+async def test_each_worker_gets_the_device_that_its_profile_names(profile, devices):
+    stages = FakeStages()
+    fleet = Fleet(Path("checkpoint"), load_settings(profile, {}, {}).pipeline, stages.launch)
+    await fleet.start()
+    # What is written on a worker's standard input.
+    told = [type(spec).model_validate_json(spec.model_dump_json()) for spec in stages.launched]
+    assert {f"{spec.stage}-{spec.replica}": spec.device for spec in told} == devices
+    assert {spec.options.device for spec in told} == {"cuda"}
+    await fleet.stop()

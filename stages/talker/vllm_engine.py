@@ -23,6 +23,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from ...profiling.options import ProfilerOptions
 from ...profiling.profiler import CudaProfiler, Profiler, vllm_profiler_config
+from ..architecture import TalkerConfig
 from ..checkpoint import Checkpoint
 from ..engine import Engine
 from ..errors import RequestError
@@ -34,6 +35,10 @@ from .vllm_state import REQUEST, Codes, TalkerRequest
 
 _SEED_MASK = (1 << 63) - 1
 """vLLM keeps seeds as signed 64-bit integers, and a seed of -1 means none."""
+_POSITIONS_PER_SLOT = 1024
+"""Of the key/value cache: a prompt and more than a minute of speech. Where it is short, vLLM lets a request wait."""
+_NEXT_TO_NOTHING = 0.01
+"""The share of the GPU's memory that vLLM demands at its start, which means nothing once the cache's size is given."""
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
@@ -194,7 +199,6 @@ class _Collected(Collector):
 def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
     """vLLM's settings: the Talker's options, and what the model state depends on."""
     vllm = options.vllm
-    _, _, index = options.device.partition(":")
     return EngineArgs(
         model=str(checkpoint.directory),
         config_format=CONFIG_FORMAT,
@@ -204,13 +208,12 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         enable_prefix_caching=False,  # all prompts of a length look alike to it
         dtype=options.dtype,
         attention_backend="TRITON_ATTN" if _needs_triton_attention(options) else None,
-        device_ids=[int(index)] if index else None,
         max_num_seqs=options.slots,
         max_model_len=options.max_positions,
         max_num_batched_tokens=vllm.max_num_batched_tokens,
-        gpu_memory_utilization=vllm.gpu_memory_utilization,
+        gpu_memory_utilization=_NEXT_TO_NOTHING,
+        kv_cache_memory_bytes=cache_bytes(checkpoint.talker, options),
         block_size=vllm.block_size,
-        num_gpu_blocks_override=vllm.num_gpu_blocks,
         load_format=vllm.load_format,
         enforce_eager=vllm.enforce_eager,
         async_scheduling=vllm.async_scheduling,
@@ -218,6 +221,14 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         served_model_name="talker",
         profiler_config=_profiler_config(options),
     )
+
+
+def cache_bytes(config: TalkerConfig, options: TalkerOptions) -> int:
+    """What the key/value cache takes: keys and values of every layer at each position, in the model's dtype."""
+    # Room for two of the longest at the least: vLLM keeps a block for itself.
+    positions = options.vllm.cache_positions or max(options.slots * _POSITIONS_PER_SLOT, 2 * options.max_positions)
+    value_bytes = 4 if options.dtype == "float32" else 2
+    return positions * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * value_bytes
 
 
 def _profiler_config(options: TalkerOptions) -> ProfilerConfig:
@@ -228,4 +239,4 @@ def _profiler_config(options: TalkerOptions) -> ProfilerConfig:
 
 def _needs_triton_attention(options: TalkerOptions) -> bool:
     """FlashAttention, vLLM's choice, has no float32."""
-    return options.device.startswith("cuda") and options.dtype == "float32"
+    return options.device == "cuda" and options.dtype == "float32"

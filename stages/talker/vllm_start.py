@@ -3,8 +3,6 @@
 import importlib.util
 import os
 
-import torch
-
 from ..checkpoint import Checkpoint
 from ..engine import Engine
 from ..errors import ConfigurationError
@@ -34,8 +32,6 @@ def check(options: TalkerOptions) -> None:
         )
     if importlib.util.find_spec("vllm") is None:
         raise ConfigurationError("talker.engine: vllm is not installed here: pip install 'duotone[vllm]'")
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigurationError(f"talker.device: {options.device} asked for, but PyTorch sees no GPU here")
 
 
 def environment(options: TalkerOptions) -> dict[str, str]:

@@ -49,7 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     most_frames = max(streams * frames for streams, frames in SHAPES)
     options = Code2WavOptions(
-        device=arguments.device,
+        devices=arguments.device,
         dtype=arguments.dtype,
         slots=max(streams for streams, _ in SHAPES),
         max_batch_frames=most_frames,

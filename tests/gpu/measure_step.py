@@ -170,11 +170,11 @@ def main() -> None:
         directory = arguments.checkpoint or hollow_checkpoint(PUBLISHED_1B7, Path(scratch) / "hollow")
         options = TalkerOptions(
             engine="vllm",
-            device="cuda",
+            devices="cuda",
             dtype="bfloat16",
             slots=max(arguments.batches),
             max_positions=1024,
-            vllm=VllmOptions(load_format="dummy", gpu_memory_utilization=0.5),
+            vllm=VllmOptions(load_format="dummy"),
         )
         bench = Bench(directory, options)
         print(f"start: {bench.start_s:.0f} s", flush=True)

@@ -29,9 +29,9 @@ def started(
     kind: Path, dtype: Literal["float32", "bfloat16"] = "float32", enforce_eager: bool = True, **settings: Any
 ) -> Iterator[Engine]:
     """An engine with 16 slots on the checkpoint of a folder under tests/golden. `settings` are further VllmOptions."""
-    vllm = VllmOptions(enforce_eager=enforce_eager, gpu_memory_utilization=0.1, block_size=32, **settings)
+    vllm = VllmOptions(enforce_eager=enforce_eager, block_size=32, **settings)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    options = TalkerOptions(engine="vllm", device=device, dtype=dtype, slots=16, max_positions=256, vllm=vllm)
+    options = TalkerOptions(engine="vllm", devices=device, dtype=dtype, slots=16, max_positions=256, vllm=vllm)
     engine = start_vllm_talker(read_checkpoint(kind / "checkpoint"), options)
     try:
         yield engine

@@ -30,7 +30,7 @@ def test_golden_codes_of_requests_preempted_for_want_of_cache(monkeypatch):
         preempt(self, request, *args, **kwargs)
 
     monkeypatch.setattr(Scheduler, "_preempt_request", counted)
-    with started(GOLDEN / "custom_voice", num_gpu_blocks=14) as engine:
+    with started(GOLDEN / "custom_voice", cache_positions=14 * 32) as engine:
         result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
     assert len(preempted) >= 3
     assert max(preempted) > 2, "nothing was rebuilt from frames"
