@@ -16,7 +16,7 @@ from ..serving import CHECKPOINT, free_port, wait_until_answered
 
 NCU = shutil.which("ncu")
 START_S = 300
-SETTINGS = ("talker.engine=vllm", "talker.dtype=float32", "talker.vllm.gpu_memory_utilization=0.3", "talker.slots=4")
+SETTINGS = ("talker.engine=vllm", "talker.dtype=float32", "talker.slots=4")
 WINDOW_STEPS = 3
 
 pytestmark = pytest.mark.skipif(NCU is None, reason="needs Nsight Compute")
