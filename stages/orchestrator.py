@@ -1,7 +1,8 @@
 """The only one who knows requests across stages. A request's life:
 
 1. `submit` makes it and queues it; it waits for a slot in both stages.
-2. `_admit` gives it a Talker and a Code2Wav replica and sends the plan to the Talker.
+2. `_admit` gives it a Talker and a Code2Wav replica and sends the plan to the Talker, and to Code2Wav the frames of the
+   recording that a cloning prompt holds: it decodes them before the answer, unheard.
 3. `_frames` collects the codes that come back, a frame a step.
 4. `_pump` cuts them into chunks (chunking.py) and sends one at a time to Code2Wav, as long as the listener keeps up.
 5. `_samples` hands what was decoded to the listener's Stream.
@@ -158,6 +159,9 @@ class Orchestrator:
             self._metrics.queue_wait_s.observe(request.admitted_s - request.submitted_s)
             self._metrics.prompt_tokens.inc(request.plan.tokens)
             pair[0].send(Speak(request.key, request.plan, request.sampling))
+            if reference := request.plan.reference_frames:
+                request.decoding, request.unheard_frames = True, len(reference) // FRAME_BYTES
+                pair[1].send(Decode(request.key, reference, False, request.dry_at_s))
 
     # ---- what the stages say
 
@@ -213,9 +217,7 @@ class Orchestrator:
             max_chunk_frames=self._options.code2wav.max_chunk_frames,
         )
         last = complete and frames == request.pending_frames
-        if last and request.made_frames == 0:
-            self._finish(request)
-        elif frames or last:
+        if frames or last:
             assert request.code2wav is not None
             request.decoding, request.closed = True, last
             codes = request.take_codes(frames)
@@ -236,6 +238,11 @@ class Orchestrator:
 
     def _decoded(self, request: Request, frames: int, samples: bytes) -> None:
         """Count and deliver one stream's samples of a step."""
+        if request.unheard_frames:
+            request.unheard_frames -= frames
+            request.decoding = request.unheard_frames > 0
+            self._pump(request)
+            return
         now_s = time.monotonic()
         if not request.decoded_frames:
             request.first_audio_s = now_s

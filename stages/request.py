@@ -37,6 +37,8 @@ class Request:
     code2wav: Replica | None = None
     codes: bytearray = field(default_factory=bytearray)
     """Frames that the Talker made and Code2Wav has not got, int16 [pending, 16]."""
+    unheard_frames: int = 0
+    """Frames of the prompt's recording that Code2Wav has yet to decode: they stand before the answer's, unheard."""
     made_frames: int = 0
     sent_frames: int = 0
     decoded_frames: int = 0

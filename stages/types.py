@@ -57,6 +57,14 @@ class PromptPlan(msgspec.Struct, frozen=True):
         """What the prompt counts for in a request's usage: its positions and the text that follows them."""
         return self.positions + len(self.trailing_text_ids)
 
+    @property
+    def reference_frames(self) -> bytes:
+        """The frames of the recording that a cloning prompt holds, int16 [frames, 16], little-endian; mostly none."""
+        if self.speaker is None:
+            return b""
+        codes = self.row_ids()[:, 1:]
+        return codes[codes[:, -1] != NO_CODE].astype("<i2").tobytes()
+
     def row_ids(self) -> npt.NDArray[np.int32]:
         """The rows as an array, int32 [positions, 1 + CODEBOOKS]; a view of the bytes, not writable."""
         return np.frombuffer(self.rows, dtype="<i4").reshape(-1, 1 + CODEBOOKS)

@@ -9,7 +9,7 @@ from duotone.stages import fleet
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
 from duotone.stages.messages import Abort, Decode, Failed, Fatal, Frames, Samples, Speak
 from duotone.stages.pipeline import TalkerOptions
-from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
+from duotone.stages.types import NO_CODE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 from .fake_stage import FakeStages, settle
 
@@ -90,8 +90,37 @@ async def test_an_end_without_any_frame_gives_an_empty_answer(pipeline):
     async with pipeline(stages) as orchestrator:
         stream = submit(orchestrator, min_new_frames=0)
         await stages.frame(ended={stages.sent("talker", Speak)[0].key: "stop"})
+        await stages.decode_all()
         assert await listen(stream) == b""
-        assert not stages.sent("code2wav", Decode)
+        assert not stages.replicas["code2wav"].holds
+
+
+async def test_the_frames_of_a_cloning_prompt_are_decoded_before_the_answer_and_are_no_part_of_it(pipeline):
+    """However many parts they come in, and also when no answer follows."""
+    rows = np.full((9, 17), NO_CODE, "<i4")
+    rows[2:7, 1:] = 3
+    rows[7, 1] = 5
+    plan = PromptPlan(rows.tobytes(), speaker=bytes(4))
+    stages = FakeStages()
+    async with pipeline(stages) as orchestrator:
+        stream = orchestrator.submit("r", plan, Sampling(seed=1))
+        await stages.frame(1)
+        (reference,) = stages.sent("code2wav", Decode)
+        assert reference.codes == np.full((5, 16), 3, "<i2").tobytes()
+        await stages.say("code2wav", Samples([1], [4], bytes(4 * FRAME_BYTES), [], 1, 0.0))
+        assert len(stages.sent("code2wav", Decode)) == 1
+        await stages.say("code2wav", Samples([1], [1], bytes(FRAME_BYTES), [], 1, 0.0))
+        assert len(stages.sent("code2wav", Decode)) == 2
+        stages.channels["code2wav"].sent.clear()
+        await stages.say("code2wav", Samples([1], [1], bytes(FRAME_BYTES), [], 1, 0.0))
+        await stages.frame(ended={1: "stop"})
+        await stages.decode_all()
+        assert len(await listen(stream)) == FRAME_BYTES
+        assert stream.frames == 1
+        silent = orchestrator.submit("r", plan, Sampling(seed=1))
+        await stages.frame(ended={2: "stop"})
+        await stages.decode_all()
+        assert await listen(silent) == b""
         assert not stages.replicas["code2wav"].holds
 
 
