@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import zmq.asyncio
+import zmq
 
 from .errors import DuotoneError
 from .pipeline import STAGES, PipelineOptions, Stage, WorkerSpec
@@ -31,7 +31,7 @@ class Fleet:
         """`launch` starts a worker; tests pass their own."""
         self._checkpoint = checkpoint
         self._options = options
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
         self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
         self._started = 0

@@ -1,8 +1,10 @@
 """The whole wire protocol between the orchestrator and the workers.
 
-One message is one msgpack-encoded struct in one ZeroMQ part. `key` is the orchestrator's number for a request; it is
+One ZeroMQ part is one event, or a list of commands, as msgpack. `key` is the orchestrator's number for a request; it is
 never used twice in the life of a server. Codes travel as int16 [frames, 16], samples as int16, both little-endian.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -49,6 +51,10 @@ class StopProfile(msgspec.Struct, tag=True):
 
 class Scrape(msgspec.Struct, tag=True):
     """To any worker: what metrics does the engine keep itself? Answered with Exposition."""
+
+
+class Ping(msgspec.Struct, tag=True):
+    """To any worker that has said nothing for a while: are you there? Answered with Pong between two steps."""
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -115,24 +121,33 @@ class Exposition(msgspec.Struct, tag=True):
     text: str
 
 
-Control = StartProfile | StopProfile | Scrape
+class Pong(msgspec.Struct, tag=True):
+    """From a worker that was asked whether it is there."""
+
+
+Control = StartProfile | StopProfile | Scrape | Ping
 StageCommand = Speak | Decode | Abort
 Command = StageCommand | Control | Shutdown
-Event = Ready | Fatal | Frames | Samples | Failed | Profiled | Exposition
+Event = Ready | Fatal | Frames | Samples | Failed | Profiled | Exposition | Pong
 
 _encoder = msgspec.msgpack.Encoder()
-_command_decoder = msgspec.msgpack.Decoder(Command)
+_commands_decoder = msgspec.msgpack.Decoder(list[Command])
 _event_decoder = msgspec.msgpack.Decoder(Event)
 
 
-def encode(message: Command | Event) -> bytes:
-    """A message as the bytes of one ZeroMQ part. Not thread-safe: each process sends from one thread."""
-    return _encoder.encode(message)
+def encode(event: Event) -> bytes:
+    """An event as the bytes of one ZeroMQ part. Not thread-safe: each process sends from one thread."""
+    return _encoder.encode(event)
 
 
-def decode_command(part: bytes) -> Command:
-    """What a worker reads. Raises msgspec.DecodeError on bytes that are no command."""
-    return _command_decoder.decode(part)
+def encode_commands(commands: Sequence[Command]) -> bytes:
+    """What the orchestrator has to say to a worker at once, as one part. Event loop only."""
+    return _encoder.encode(commands)
+
+
+def decode_commands(part: bytes) -> list[Command]:
+    """What a worker reads. Raises msgspec.DecodeError on bytes that are no commands."""
+    return _commands_decoder.decode(part)
 
 
 def decode_event(part: bytes) -> Event:

@@ -5,11 +5,9 @@ import logging
 import sys
 from dataclasses import dataclass, field
 
-import zmq.asyncio
-
-from .channel import OrchestratorChannel
+from .channel import Context, OrchestratorChannel
 from .errors import ConfigurationError, StageFailed
-from .messages import Command, Event, Fatal, Ready, Shutdown
+from .messages import Command, Event, Fatal, Ping, Ready, Shutdown
 from .pipeline import WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -40,6 +38,8 @@ class Replica:
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
     last_words: str = "its process ended"
+    silent_s: float = 0.0
+    """How long it has said nothing, in time that the loop has seen: a server that was stopped blames no worker."""
 
     @property
     def name(self) -> str:
@@ -56,13 +56,23 @@ class Replica:
         """Slots that could take a request now; 0 when the worker is gone."""
         return self.slots - len(self.holds) if self.alive else 0
 
-    def send(self, command: Command) -> None:
-        """Queue a command for the worker; nothing happens when it is gone, since its requests fail with it."""
+    def send(self, *commands: Command) -> None:
+        """Queue commands as one message; nothing happens when the worker is gone, since its requests fail with it."""
         if self.alive:
-            self.channel.send(command)
+            self.channel.send(*commands)
+
+    def silent(self, more_s: float, most_s: float) -> None:
+        """It has said nothing for `more_s` more: ask it to say something, or kill it after `most_s` in all."""
+        self.silent_s += more_s
+        if self.silent_s < most_s:
+            self.send(Ping())
+        elif self.alive:
+            self.last_words = f"it hung: not a word for {most_s:g} s"
+            self.process.kill()
 
     def heard(self, event: Event) -> Event | None:
         """Keep a worker's last words, which are None to the dispatcher: Died follows; pass on everything else."""
+        self.silent_s = 0.0
         if isinstance(event, Fatal):
             self.last_words = event.message
             return None
@@ -85,7 +95,7 @@ class Replica:
         self.channel.close()
 
 
-async def start_replica(context: zmq.asyncio.Context, spec: WorkerSpec, timeout_s: float) -> Replica:
+async def start_replica(context: Context, spec: WorkerSpec, timeout_s: float) -> Replica:
     """Spawn a worker and wait until its engine is loaded and warm.
 
     Raises ConfigurationError with the worker's own words when it refuses to start, StageFailed when it dies without

@@ -1,4 +1,4 @@
-"""`python -m tests.load --streams 1,64,128,256`: what the API process spends on a second of audio, and on which streams.
+"""`python -m tests.load --streams 1,64,128,256`: what the API process spends on a second of audio.
 
 The server's workers only sleep, so this needs no GPU; the figures are the CPU time of the API process alone.
 """

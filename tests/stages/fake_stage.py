@@ -39,9 +39,9 @@ class FakeChannel:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._process = process
 
-    def send(self, command: Command) -> None:
-        self.sent.append(command)
-        if isinstance(command, Shutdown):
+    def send(self, *commands: Command) -> None:
+        self.sent += commands
+        if any(isinstance(command, Shutdown) for command in commands):
             self._process.end(0)
 
     async def receive(self) -> Event:

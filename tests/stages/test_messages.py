@@ -9,17 +9,12 @@ from duotone.stages.types import PromptPlan, Sampling
 PLAN = PromptPlan(rows=bytes(68 * 3), trailing_text_ids=[4, 5], speaker=b"\0\0\0\0", speaker_row=2)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        m.Speak(7, PLAN, Sampling(seed=2**63 - 1)),
-        m.Decode(7, b"\1" * 32, True, 12.5),
-        m.Abort([1, 2]),
-        m.Shutdown(),
-    ],
-)
-def test_a_command_arrives_as_it_was_sent(command):
-    assert m.decode_command(m.encode(command)) == command
+COMMANDS = [m.Speak(7, PLAN, Sampling(seed=2**63 - 1)), m.Decode(7, b"\1" * 32, True, 12.5), m.Abort([1]), m.Shutdown()]
+
+
+@pytest.mark.parametrize("commands", [COMMANDS, COMMANDS[:1], []])
+def test_commands_arrive_together_and_as_they_were_sent(commands):
+    assert m.decode_commands(m.encode_commands(commands)) == commands
 
 
 @pytest.mark.parametrize(
@@ -37,9 +32,9 @@ def test_an_event_arrives_as_it_was_sent(event):
 
 
 @pytest.mark.parametrize("part", [b"", b"\x00", b"junk", m.encode(m.Ready(1, 1))])
-def test_bytes_that_are_no_command_are_refused(part):
+def test_bytes_that_are_no_commands_are_refused(part):
     with pytest.raises(msgspec.DecodeError):
-        m.decode_command(part)
+        m.decode_commands(part)
 
 
 def test_plan_rows_read_as_integers():
