@@ -1,7 +1,7 @@
 """What operators scrape: every metric of the server in one registry, with the model's name as a constant label."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -14,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from .. import __version__
@@ -27,9 +28,24 @@ _STEP_SECONDS = (0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512)
 
-STAGES = ("talker", "code2wav")
 FINISH_REASONS = ("stop", "length", "abort", "error")
 ABORT_REASONS = ("disconnect", "slow_client", "cancel", "stall")
+
+
+@dataclass(frozen=True)
+class ReplicaMetrics:
+    """What one worker process does."""
+
+    frames: Counter
+    step_s: Histogram
+    batch: Histogram
+    restarts: Counter
+
+    def stepped(self, batch: int, step_s: float, frames: int) -> None:
+        """Its engine did a step."""
+        self.step_s.observe(step_s)
+        self.batch.observe(batch)
+        self.frames.inc(frames)
 
 
 class Metrics:
@@ -40,7 +56,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._requests()
         self._listeners()
-        self._stages()
+        self._workers = self._worker_metrics()
+        self._replicas: dict[str, ReplicaMetrics] = {}
         build = Gauge("duotone_build_info", "1, with what runs as labels", ("model", "version"), registry=self.registry)
         build.labels(model, __version__).set(1)
 
@@ -77,13 +94,29 @@ class Metrics:
             "duotone_underrun_seconds", "Silence heard by listeners who start with the first byte"
         )
 
-    def _stages(self) -> None:
-        self.frames = self._counters("duotone_frames", "Frames made, by stage", "stage", STAGES)
-        self.step_s = self._histograms("duotone_step_seconds", "One step of a stage's engine", _STEP_SECONDS)
-        self.batch = self._histograms("duotone_batch_size", "Requests in one step of a stage's engine", _BATCHES)
-        self.worker_restarts = self._counters(
-            "duotone_worker_restarts", "Workers started in the place of a dead one", "stage", STAGES
+    def _worker_metrics(self) -> ReplicaMetrics:
+        """Those of all workers; each has its own by its labels."""
+        labels = ("model", "stage", "replica")
+        step, batch = "One step of a stage's engine", "Requests in one step of a stage's engine"
+        restarts = "Workers started in the place of a dead one"
+        return ReplicaMetrics(
+            Counter("duotone_frames", "Frames made", labels, registry=self.registry),
+            Histogram("duotone_step_seconds", step, labels, registry=self.registry, buckets=_STEP_SECONDS),
+            Histogram("duotone_batch_size", batch, labels, registry=self.registry, buckets=_BATCHES),
+            Counter("duotone_worker_restarts", restarts, labels, registry=self.registry),
         )
+
+    def replica(self, name: str) -> ReplicaMetrics:
+        """Those of the worker that is called so (`talker-0`), shown from the first time on."""
+        if name not in self._replicas:
+            labels, all_of = (self._model, *name.rsplit("-", 1)), self._workers
+            self._replicas[name] = ReplicaMetrics(
+                all_of.frames.labels(*labels),
+                all_of.step_s.labels(*labels),
+                all_of.batch.labels(*labels),
+                all_of.restarts.labels(*labels),
+            )
+        return self._replicas[name]
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, ("model",), registry=self.registry).labels(self._model)
@@ -99,17 +132,6 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, ("model",), registry=self.registry, buckets=buckets).labels(self._model)
 
-    def _histograms(self, name: str, text: str, buckets: tuple[float, ...]) -> dict[str, Histogram]:
-        """One histogram per stage."""
-        histogram = Histogram(name, text, ("model", "stage"), registry=self.registry, buckets=buckets)
-        return {stage: histogram.labels(self._model, stage) for stage in STAGES}
-
-    def stepped(self, stage: str, batch: int, step_s: float, frames: int) -> None:
-        """An engine did a step."""
-        self.step_s[stage].observe(step_s)
-        self.batch[stage].observe(batch)
-        self.frames[stage].inc(frames)
-
     def show(self, monitor: Monitor) -> None:
         """Read the orchestrator's queues and turns from its monitor at each scrape."""
         self.registry.register(_MonitorCollector(self._model, monitor))
@@ -117,6 +139,33 @@ class Metrics:
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+def merged(expositions: Mapping[str, str]) -> str:
+    """What several workers expose of themselves, by their names, as one: a family once, with labels that tell whose."""
+    families: dict[str, Metric] = {}
+    for name, text in expositions.items():
+        labels = dict(zip(("stage", "replica"), name.rsplit("-", 1), strict=True))
+        for family in text_string_to_metric_families(text):
+            all_of = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            all_of.samples += [sample._replace(labels=sample.labels | labels) for sample in family.samples]
+    return exposed(families.values())
+
+
+def exposed(families: Iterable[Metric]) -> str:
+    """Families that were collected elsewhere, in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(list(families)))
+    return generate_latest(registry).decode()
+
+
+@dataclass(frozen=True, eq=False)
+class _Collected(Collector):
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        """As they are."""
+        return self.families
 
 
 @dataclass(frozen=True, eq=False)

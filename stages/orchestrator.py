@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Coroutine
 from pathlib import Path
 
-from ..profiling.metrics import Metrics
+from ..profiling.metrics import Metrics, merged
 from ..profiling.monitor import WINDOW_S, Monitor
 from .chunking import next_chunk_frames
 from .errors import DuotoneError, NotReady, QueueFull, RequestError, StageFailed
 from .fleet import Fleet, Launch
 from .inbox import EventDrivenInbox, Inbox, PollingInbox
-from .messages import Abort, Decode, Exposition, Failed, Frames, Profiled, Samples, Scrape, Speak
+from .messages import Abort, Decode, Exposition, Failed, Frames, Pong, Profiled, Samples, Scrape, Speak
 from .pipeline import Pipeline, PipelineOptions
 from .profile_control import ProfileControl
 from .questions import Questions
@@ -78,6 +78,7 @@ class Orchestrator:
         """Spawn the workers; returns when every one is ready. Raises ConfigurationError or StageFailed."""
         await self._fleet.start()
         for replica in self._fleet.replicas():
+            self._metrics.replica(replica.name)
             self._inbox.watch(replica)
         self._spawn(self._dispatch(), "dispatch")
         self._spawn(self._tick(), "monitor")
@@ -118,10 +119,18 @@ class Orchestrator:
         self._tasks.add(task)
 
     async def _tick(self) -> None:
-        """Close the monitor's windows also while nothing happens."""
+        """Close the monitor's windows also while nothing happens, and look after workers that say nothing."""
         while True:
             await asyncio.sleep(WINDOW_S)
             self._monitor.advance(time.monotonic())
+            self._look_after_silent(WINDOW_S)
+
+    def _look_after_silent(self, more_s: float) -> None:
+        """Time has passed: ask, or kill, workers that say nothing."""
+        for replica in self._fleet.replicas():
+            # One that writes a trace steps no further meanwhile.
+            if not self._questions.open(replica, Profiled):
+                replica.silent(more_s, self._options.hang_timeout_s)
 
     # ---- requests in
 
@@ -141,7 +150,7 @@ class Orchestrator:
             )
         if not follows and len(self._waiting) >= self._options.max_waiting and not self._fleet.free_pair():
             raise QueueFull(f"{len(self._waiting)} requests are waiting already", retry_after_s=1)
-        request = Request(next(self._keys), request_id, plan, sampling)
+        request = Request(next(self._keys), request_id, plan, sampling, time.monotonic())
         self._requests[request.key] = request
         self._monitor.requests_in_flight = len(self._requests)
         self._waiting.append(request)
@@ -171,9 +180,9 @@ class Orchestrator:
             replica, event = await self._inbox.next()
             match event:
                 case Frames():
-                    self._frames(event)
+                    self._frames(replica, event)
                 case Samples():
-                    self._samples(event)
+                    self._samples(replica, event)
                 case Failed():
                     for key in event.keys:
                         if request := self._requests.get(key):
@@ -182,10 +191,12 @@ class Orchestrator:
                     self._questions.answered(replica, event)
                 case Died():
                     self._died(replica, event.reason)
+                case Pong():
+                    pass  # To have been heard is all that it is for.
 
-    def _frames(self, event: Frames) -> None:
+    def _frames(self, replica: Replica, event: Frames) -> None:
         """Collect a frame of each request in the step, and note whom the Talker is done with."""
-        self._metrics.stepped("talker", event.batch, event.step_s, len(event.keys))
+        self._metrics.replica(replica.name).stepped(event.batch, event.step_s, len(event.keys))
         self._metrics.generated_tokens.inc(CODEBOOKS * len(event.keys))
         touched: set[Request] = set()
         for at, key in enumerate(event.keys):
@@ -223,9 +234,9 @@ class Orchestrator:
             codes = request.take_codes(frames)
             request.code2wav.send(Decode(request.key, codes, last, request.dry_at_s))
 
-    def _samples(self, event: Samples) -> None:
+    def _samples(self, replica: Replica, event: Samples) -> None:
         """Hand samples to their listeners, and send the next chunks of those whose chunk is done."""
-        self._metrics.stepped("code2wav", event.batch, event.step_s, sum(event.frames))
+        self._metrics.replica(replica.name).stepped(event.batch, event.step_s, sum(event.frames))
         samples, offset = memoryview(event.samples), 0
         for key, frames in zip(event.keys, event.frames, strict=True):
             end = offset + frames * SAMPLES_PER_FRAME * SAMPLE_BYTES
@@ -277,7 +288,7 @@ class Orchestrator:
         """Have a dead worker's place taken, and read from the new one."""
         replica = await self._fleet.replace(dead)
         log.info("%s: replaced", replica.name)
-        self._metrics.worker_restarts[replica.spec.stage].inc()
+        self._metrics.replica(replica.name).restarts.inc()
         self._inbox.watch(replica)
         self._admit()
 
@@ -288,7 +299,8 @@ class Orchestrator:
         """
         replicas = [replica for replica in self._fleet.replicas() if replica.alive]
         answers = await self._questions.ask(replicas, Scrape(), Exposition, SCRAPE_TIMEOUT_S)
-        return "".join(answer.text for answer in answers if answer is not None)
+        texts = {replica.name: answer.text for replica, answer in zip(replicas, answers, strict=True) if answer}
+        return merged(texts)
 
     # ---- requests out
 

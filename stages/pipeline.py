@@ -104,6 +104,10 @@ class PipelineOptions(Options):
         60.0, gt=0, description="a request in the stages without a new sample fails after it"
     )
 
+    hang_timeout_s: float = Field(
+        30.0, ge=3, description="a worker that says nothing for so long is killed; the longest step must be shorter"
+    )
+
     def stage(self, stage: Stage) -> "TalkerOptions | Code2WavOptions":
         """The options of one stage."""
         return self.talker if stage == "talker" else self.code2wav

@@ -39,6 +39,10 @@ class Questions:
         answers = [future.result() if future.done() else None for future in futures]
         return [answer if isinstance(answer, kind) else None for answer in answers]
 
+    def open(self, replica: Replica, kind: type) -> bool:
+        """Whether a replica still owes an answer of a kind."""
+        return (replica, kind) in self._open
+
     def answered(self, replica: Replica, answer: Exposition | Profiled) -> None:
         """A worker has answered."""
         if (future := self._open.pop((replica, type(answer)), None)) is not None:

@@ -21,6 +21,8 @@ from .messages import (
     Exposition,
     Failed,
     Fatal,
+    Ping,
+    Pong,
     Profiled,
     Ready,
     Scrape,
@@ -103,6 +105,8 @@ class Loop:
         match command:
             case StartProfile() | StopProfile():
                 self._channel.send(self._profile(command))
+            case Ping():
+                self._channel.send(Pong())
             case Scrape():
                 self._channel.send(Exposition(self._engine.exposition()))
             case _:

@@ -24,6 +24,7 @@ def exposed() -> dict[str, set[str]]:
     metrics, monitor = Metrics("lark"), Monitor()
     monitor.queued("talker-0", time.monotonic())
     metrics.show(monitor)
+    metrics.replica("talker-0")
     families = text_string_to_metric_families(metrics.exposition().decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 

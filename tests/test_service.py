@@ -135,10 +135,10 @@ async def test_every_metric_of_a_request_moves(server):
         'audio_seconds_total{model="checkpoint"}',
         'prompt_tokens_total{model="checkpoint"}',
         'generated_tokens_total{model="checkpoint"}',
-        'frames_total{model="checkpoint",stage="talker"}',
-        'frames_total{model="checkpoint",stage="code2wav"}',
-        'step_seconds_count{model="checkpoint",stage="talker"}',
-        'batch_size_count{model="checkpoint",stage="code2wav"}',
+        'frames_total{model="checkpoint",replica="0",stage="talker"}',
+        'frames_total{model="checkpoint",replica="0",stage="code2wav"}',
+        'step_seconds_count{model="checkpoint",replica="0",stage="talker"}',
+        'batch_size_count{model="checkpoint",replica="0",stage="code2wav"}',
         'dispatch_queue_high_water{model="checkpoint"}',
         'output_queue_high_water{model="checkpoint",replica="0",stage="talker"}',
         'orchestrator_turns_total{model="checkpoint",state="active"}',
@@ -167,7 +167,7 @@ async def test_a_killed_worker_fails_its_requests_and_is_replaced_and_nothing_ou
             assert (await client.post(SPEECH, json=body())).status_code == 503
             server.wait_until_ready()
             assert len(await speak(client)) == FRAMES * SAMPLES_PER_FRAME
-            assert server.metric('duotone_worker_restarts_total{model="checkpoint",stage="talker"}') == 1
+            assert server.metric('duotone_worker_restarts_total{model="checkpoint",replica="0",stage="talker"}') == 1
     finally:
         assert server.stop() == 0
         assert server.group() == []

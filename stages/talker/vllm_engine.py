@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import REGISTRY
 from vllm import EngineArgs, SamplingParams
 from vllm.config import ProfilerConfig
 from vllm.v1.engine import EngineCoreRequest, FinishReason
@@ -21,6 +20,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.stats import SchedulerStats
 
+from ...profiling.metrics import exposed
 from ...profiling.options import ProfilerOptions
 from ...profiling.profiler import CudaProfiler, Profiler, vllm_profiler_config
 from ..architecture import TalkerConfig
@@ -30,7 +30,7 @@ from ..errors import RequestError
 from ..messages import Abort, Ended, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
-from .vllm_model import CONFIG_FORMAT, register
+from .vllm_model import CONFIG_FORMAT, head_factor, register
 from .vllm_state import REQUEST, Codes, TalkerRequest
 
 _SEED_MASK = (1 << 63) - 1
@@ -115,10 +115,7 @@ class VllmTalkerEngine(Engine):
         """What vLLM's scheduler says of itself: requests running and waiting, use of the key/value cache."""
         if self._scheduler_stats is not None:
             self._metrics.record(self._scheduler_stats, None)
-        families = (family for family in REGISTRY.collect() if family.name.startswith("vllm:"))
-        own = CollectorRegistry(auto_describe=False)
-        own.register(_Collected(list(families)))
-        return generate_latest(own).decode()
+        return exposed(family for family in REGISTRY.collect() if family.name.startswith("vllm:"))
 
     def _core_request(self, request: TalkerRequest) -> EngineCoreRequest:
         return EngineCoreRequest(
@@ -185,17 +182,6 @@ class _CoreWindow:
         self.core.profile(False)
 
 
-@dataclass(frozen=True, eq=False)
-class _Collected(Collector):
-    """Families of metrics that were collected elsewhere."""
-
-    families: list[Metric]
-
-    def collect(self) -> list[Metric]:
-        """As they are."""
-        return self.families
-
-
 def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
     """vLLM's settings: the Talker's options, and what the model state depends on."""
     vllm = options.vllm
@@ -228,7 +214,8 @@ def cache_bytes(config: TalkerConfig, options: TalkerOptions) -> int:
     # Room for two of the longest at the least: vLLM keeps a block for itself.
     positions = options.vllm.cache_positions or max(options.slots * _POSITIONS_PER_SLOT, 2 * options.max_positions)
     value_bytes = 4 if options.dtype == "float32" else 2
-    return positions * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * value_bytes
+    values = config.num_hidden_layers * config.num_key_value_heads * config.head_dim * head_factor(config)
+    return positions * 2 * values * value_bytes
 
 
 def _profiler_config(options: TalkerOptions) -> ProfilerConfig:

@@ -367,7 +367,7 @@ async def test_a_dead_worker_is_replaced_and_the_next_request_works(pipeline, mo
         await stages.decode_all()
         assert len(await listen(stream)) == FRAME_BYTES
         value = orchestrator._metrics.registry.get_sample_value
-        assert value("duotone_worker_restarts_total", {"model": "test", "stage": "code2wav"}) == 1
+        assert value("duotone_worker_restarts_total", {"model": "test", "stage": "code2wav", "replica": "0"}) == 1
 
 
 async def test_a_worker_that_does_not_come_back_is_tried_again(pipeline, monkeypatch):
@@ -418,12 +418,12 @@ async def test_steps_tokens_and_waits_are_counted(pipeline):
         await stages.frame(1, 2)
         await stages.frame(1, 2, ended={1: "length", 2: "stop"})
         await stages.decode_all()
-        assert sample(orchestrator, "duotone_frames_total", stage="talker") == 4
-        assert sample(orchestrator, "duotone_frames_total", stage="code2wav") == 4
+        assert sample(orchestrator, "duotone_frames_total", stage="talker", replica="0") == 4
+        assert sample(orchestrator, "duotone_frames_total", stage="code2wav", replica="0") == 4
         assert sample(orchestrator, "duotone_generated_tokens_total") == 64
         assert sample(orchestrator, "duotone_prompt_tokens_total") == 20
-        assert sample(orchestrator, "duotone_step_seconds_sum", stage="talker") == pytest.approx(0.02)
-        assert sample(orchestrator, "duotone_batch_size_sum", stage="talker") == 4
+        assert sample(orchestrator, "duotone_step_seconds_sum", stage="talker", replica="0") == pytest.approx(0.02)
+        assert sample(orchestrator, "duotone_batch_size_sum", stage="talker", replica="0") == 4
         assert sample(orchestrator, "duotone_queue_wait_seconds_count") == 2
         assert sample(orchestrator, "duotone_time_to_first_audio_seconds_count") == 2
         assert sample(orchestrator, "duotone_inter_chunk_seconds_count") == 2

@@ -11,7 +11,6 @@ import numpy as np
 
 ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
 }

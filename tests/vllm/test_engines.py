@@ -35,3 +35,9 @@ def test_golden_codes_of_requests_preempted_for_want_of_cache(monkeypatch):
     assert len(preempted) >= 3
     assert max(preempted) > 2, "nothing was rebuilt from frames"
     assert_golden(result, cases)
+
+
+def test_the_cache_holds_the_positions_that_are_asked_for():
+    with started(GOLDEN / "custom_voice", cache_positions=20 * 32) as engine:
+        blocks = engine._core.engine_core.scheduler.kv_cache_config.num_blocks
+    assert blocks == 20

@@ -1,0 +1,54 @@
+"""A worker that hangs is noticed without any request's help, killed and replaced; one that is busy or idle is not."""
+
+import asyncio
+
+import pytest
+
+from duotone.profiling.options import ProfilerOptions
+from duotone.stages.errors import StageFailed
+from duotone.stages.messages import Ping, Pong, Profiled
+from duotone.stages.pipeline import Code2WavOptions
+from duotone.stages.types import PromptPlan, Sampling
+
+from .fake_stage import FakeStages, settle
+
+PLAN = PromptPlan(rows=bytes(68 * 10))
+
+
+async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its_name(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages, hang_timeout_s=10) as orchestrator:
+        stream = orchestrator.submit("r", PLAN, Sampling(seed=1))
+        orchestrator._look_after_silent(9)
+        assert stages.sent("talker", Ping)
+        await stages.say("code2wav", Pong())
+        orchestrator._look_after_silent(9)
+        with pytest.raises(StageFailed, match="talker-0: it hung: not a word for 10 s"):
+            await anext(stream)
+        assert stages.processes["talker"].returncode == -9
+        assert stages.processes["code2wav"].returncode is None
+
+
+async def test_whatever_a_worker_says_shows_that_it_does_not_hang(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages, hang_timeout_s=10) as orchestrator:
+        orchestrator.submit("r", PLAN, Sampling(seed=1))
+        for _ in range(4):
+            orchestrator._look_after_silent(6)
+            await stages.frame(1)
+            await stages.decode_all()
+            await stages.say("code2wav", Pong())
+        assert orchestrator.ready
+
+
+async def test_a_worker_that_writes_its_trace_may_take_its_time(pipeline):
+    stages = FakeStages()
+    traced = Code2WavOptions(profiler_config=ProfilerOptions(profiler="torch"))
+    async with pipeline(stages, hang_timeout_s=10, code2wav=traced) as orchestrator:
+        starting = asyncio.create_task(orchestrator.profiling.start(None))
+        await settle()
+        await stages.say("talker", Pong())
+        orchestrator._look_after_silent(100)
+        assert stages.processes["code2wav"].returncode is None
+        await stages.say("code2wav", Profiled([]))
+        assert await starting == ["code2wav-0"]
