@@ -4,7 +4,6 @@ All of it belongs to the API process's event loop.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ class Request:
     request_id: str
     plan: PromptPlan
     sampling: Sampling
-    submitted_s: float = field(default_factory=time.monotonic)
+    submitted_s: float
     admitted_s: float = 0.0
     first_audio_s: float = 0.0
     last_audio_s: float = 0.0
