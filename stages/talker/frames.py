@@ -6,8 +6,9 @@ captured CUDA graph for each batch size; a batch is padded with rows that write 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +29,6 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _UNIFORM_BITS = 24
 _TABLE_ROWS = 8192
 """Rows of the text table that are computed at once."""
-
-NextInputs = Callable[["FrameWeights", Tensor, Tensor, int, Tensor, Tensor, Tensor], Tensor]
-"""`next_inputs` below, or its twin of GPU kernels."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +102,38 @@ class NewFrames:
     """The text terms of the next inputs."""
 
 
+class Predictor(Protocol):
+    """The arithmetic of a pass: `PlainPredictor` below, or its twin of GPU kernels."""
+
+    @property
+    def weights(self) -> FrameWeights:
+        """What it computes with."""
+        ...
+
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        """Of the codes of a codebook, float32 [rows, C].
+
+        Inputs are the predictor's, [rows, positions, predictor hidden]; the last one stands at position `book`. Keys
+        and values of the positions before the first are in `cache`; theirs are written to it.
+        """
+        ...
+
+    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
+        """Draw into `codes[:, book]`, int64 [rows, 16]; returns the inputs [rows, 1, predictor hidden] drawn.
+
+        `top_k` is int32 [rows]; `floats` [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
+        """
+        ...
+
+
 class FrameCompleter:
     """Runs the code predictor for a batch and keeps each slot's next input. Nothing in it waits for the device."""
 
-    def __init__(self, weights: FrameWeights, slots: int, next_inputs: NextInputs) -> None:
-        self.weights = weights
+    def __init__(self, predictor: Predictor, slots: int) -> None:
+        self.weights = weights = predictor.weights
         self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
-        self._next_inputs = next_inputs
+        self._predictor = predictor
         self._seeds = np.zeros(slots, np.uint64)
         self._top_k = np.zeros(slots, np.int32)
         self._draws = np.zeros((slots, 2), np.float32)
@@ -183,36 +205,39 @@ class FrameCompleter:
         # The first pass takes two positions, the Talker's hidden state and code 0.
         inputs = torch.stack((weights.projection(hidden), F.embedding(code0, weights.predictor_table)), 1)
         for book in range(1, CODEBOOKS):
-            inputs = self._next_inputs(weights, inputs, cache, book, codes, top_k, floats)
+            logits = self._predictor.logits(inputs, cache, book)
+            inputs = self._predictor.draw(logits, book, codes, top_k, floats)
         self.slot_inputs.index_copy_(0, slots.long(), weights.embed(text_ids, codes))
         return codes.to(torch.int16)
 
 
-def next_inputs(
-    weights: FrameWeights, inputs: Tensor, cache: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
-) -> Tensor:
-    """Draw the codes of a codebook into `codes[:, book]`, int64 [rows, 16]; returns the inputs that they become.
+@dataclass(frozen=True)
+class PlainPredictor:
+    """`Predictor` in PyTorch, on any device."""
 
-    Inputs are the predictor's, [rows, positions, predictor hidden]: the last one given stands at position `book`, the
-    one returned behind it. Keys and values of the positions before are in `cache`; theirs are written to it.
-    `top_k` is int32 [rows]; `floats` is [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
-    """
-    stop = book + 1
-    start = stop - inputs.shape[1]
+    weights: FrameWeights
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = cache[layer]
-        keys[:, :, start:stop] = k
-        values[:, :, start:stop] = v
-        grouped = q.shape[1] != k.shape[1]
-        return F.scaled_dot_product_attention(
-            q, keys[:, :, :stop], values[:, :, :stop], is_causal=q.shape[2] > 1, enable_gqa=grouped
-        )
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        """As `Predictor`."""
+        weights, stop = self.weights, book + 1
+        start = stop - inputs.shape[1]
 
-    states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
-    logits = F.linear(states[:, -1], weights.heads[book - 1]).float()
-    codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
-    return F.embedding(codes[:, book] + weights.code_offsets[book], weights.predictor_table)[:, None]
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = cache[layer]
+            keys[:, :, start:stop] = k
+            values[:, :, start:stop] = v
+            grouped = q.shape[1] != k.shape[1]
+            return F.scaled_dot_product_attention(
+                q, keys[:, :, :stop], values[:, :, :stop], is_causal=q.shape[2] > 1, enable_gqa=grouped
+            )
+
+        states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
+        return F.linear(states[:, -1], weights.heads[book - 1]).float()
+
+    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
+        """As `Predictor`."""
+        codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
+        return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
 
 
 def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -1,272 +1,222 @@
-"""Triton kernels for completing frames: what stands between the predictor's matrix products, one launch each.
+"""The code predictor as Triton kernels: five launches a layer, two a pass, one a frame.
 
-The same arithmetic as `frames.next_inputs`, which is their reference. A pass over a few positions of small vectors is
-bound by the number of launches: here a layer takes eight, four of them matrix products.
+The same arithmetic as `frames.PlainPredictor`, which is their reference. A pass streams all weights past a few rows: it
+is bound by memory and by the hand-over between launches. So each product reads the norm's scale off its own input, and
+on Hopper a launch starts while the one before it runs, brings the weights of the product after the next into the L2
+cache, and only then waits for its input.
 """
 
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import torch
-import torch.nn.functional as F
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ..errors import CheckpointError
 from ..types import CODEBOOKS
-from .decoder import LayerWeights
+from . import programs
+from .decoder import DecoderWeights, LayerWeights
 from .frames import FrameWeights
 
-
-def next_inputs(
-    weights: FrameWeights, inputs: Tensor, cache: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor
-) -> Tensor:
-    """`frames.next_inputs` on a GPU. Uses up `inputs`; `codes` must be contiguous."""
-    rows, count = inputs.shape[:2]
-    residual = inputs.flatten(0, 1)
-    delta: Tensor | None = None
-    for layer, layer_cache in zip(weights.decoder.layers, cache, strict=True):
-        normed = add_rms_norm(residual, delta, layer.input_norm, weights.decoder.norm_eps)
-        qkv = F.linear(normed, layer.qkv).view(rows, count, -1)
-        attended = attend(weights, layer, qkv, layer_cache, book + 1 - count)
-        normed = add_rms_norm(residual, F.linear(attended, layer.output), layer.post_norm, weights.decoder.norm_eps)
-        delta = F.linear(silu_and_multiply(F.linear(normed, layer.gate_up)), layer.down)
-    normed = add_rms_norm(residual, delta, weights.decoder.norm, weights.decoder.norm_eps)
-    logits = F.linear(normed.view(rows, count, -1)[:, -1], weights.heads[book - 1])
-    return draw(weights, logits, book, codes, top_k, floats)
+_HOPPER = (9, 0)
+"""From this compute capability on, a launch can overlap the one before it."""
 
 
-def check(weights: FrameWeights) -> None:
-    """Raise CheckpointError for a code predictor whose sizes the kernels do not take."""
-    head_dim = weights.decoder.layers[0].qk_norm.shape[1]
-    if head_dim & (head_dim - 1):
-        raise CheckpointError(f"code_predictor_config: head_dim {head_dim} is not a power of two, which GPUs need here")
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut: the block of the output that a program computes, and how it goes through the inputs."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int = 4
+    stages: int = 4
 
 
-def add_rms_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """Add `delta` to `residual` in place, and return it normalised; all are [rows, size] but weight, [size]."""
-    normed = torch.empty_like(residual)
-    size = len(weight)
-    block = triton.next_power_of_2(size)
-    _add_rms_norm[(len(residual),)](
-        residual, residual if delta is None else delta, weight, normed, eps, size, block, delta is not None
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a pass's products."""
+
+    qkv: Tile
+    output: Tile
+    gate_up: Tile
+    down: Tile
+    heads: Tile
+
+
+FIXED_TILES = ((sys.maxsize, Tiles(*[Tile(16, 32, 64)] * 5)),)
+"""For any number of rows the same, so that a row's result never depends on how many there are."""
+TILES = (
+    (16, Tiles(Tile(16, 32, 256), Tile(16, 8, 256), Tile(16, 64, 256), Tile(16, 8, 256), Tile(16, 16, 256))),
+    (32, Tiles(Tile(32, 32, 128), Tile(32, 16, 128), Tile(32, 64, 128), Tile(32, 16, 128), Tile(32, 16, 128))),
+    (sys.maxsize, Tiles(Tile(64, 32, 128), Tile(64, 16, 128), Tile(64, 64, 128), Tile(64, 16, 128), Tile(64, 32, 128))),
+)
+"""Up to so many rows these tiles, measured on an H200 for the published sizes (BENCHMARKS.md)."""
+
+
+class FusedPredictor:
+    """`frames.Predictor` on a GPU: the arithmetic of `frames.PlainPredictor`."""
+
+    def __init__(self, weights: FrameWeights, tiles: Sequence[tuple[int, Tiles]] = TILES) -> None:
+        """Raises CheckpointError for a code predictor whose sizes the kernels do not take."""
+        head_dim = weights.decoder.layers[0].qk_norm.shape[1]
+        if head_dim & (head_dim - 1):
+            raise CheckpointError(
+                f"code_predictor_config: head_dim {head_dim} is not a power of two, which GPUs need here"
+            )
+        self.weights = replace(
+            weights,
+            decoder=_folded(weights.decoder),
+            heads=_scaled(weights.heads, weights.decoder.norm),
+        )
+        self._tiles = tiles
+        device = weights.heads.device
+        self._early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _HOPPER
+        self._ahead = _second_next(self.weights)
+
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        """As `frames.Predictor`. Uses up `inputs`, which must be contiguous."""
+        rows, count, _ = inputs.shape
+        residual = inputs.flatten(0, 1)
+        tiles = next(tiles for limit, tiles in self._tiles if len(residual) <= limit)
+        decoder = self.weights.decoder
+        for index, (layer, layer_cache) in enumerate(zip(decoder.layers, cache, strict=True)):
+            qkv, output, gate_up, down = self._ahead[4 * index : 4 * index + 4]
+            projected = self._product(residual, layer.qkv, tiles.qkv, qkv, norm=True)
+            attended = self.attend(layer, projected.view(rows, count, -1), layer_cache, book + 1 - count)
+            self._product(attended, layer.output, tiles.output, output, onto=residual)
+            product = self._product(residual, layer.gate_up, tiles.gate_up, gate_up, norm=True, gated=True)
+            self._product(product, layer.down, tiles.down, down, onto=residual)
+        last = residual.view(rows, -1)[:, -inputs.shape[2] :]
+        logits = torch.empty(rows, self.weights.heads.shape[1], device=inputs.device)
+        return self._product(last, self.weights.heads[book - 1], tiles.heads, self._ahead[-1], norm=True, onto=logits)
+
+    def _product(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        tile: Tile,
+        ahead: Tensor,
+        norm: bool = False,
+        gated: bool = False,
+        onto: Tensor | None = None,
+    ) -> Tensor:
+        """x · weightᵀ, [rows, columns], of `x` normalised or not; `ahead` is brought nearer meanwhile.
+
+        Gated, even columns are gates of the odd ones. Without a norm the product is added to `onto`, in place.
+        """
+        (rows, inner), columns = x.shape, len(weight)
+        out = x.new_empty(rows, columns // 2 if gated else columns) if onto is None else onto
+        programs.product[triton.cdiv(columns, tile.columns), triton.cdiv(rows, tile.rows)](
+            x,
+            weight,
+            out,
+            ahead,
+            ahead.nbytes,
+            rows,
+            columns,
+            inner,
+            x.stride(0),
+            self.weights.decoder.norm_eps,
+            NORM=norm,
+            GATED=gated,
+            ADD=onto is not None and not norm,
+            EVEN=inner % tile.inner == 0 and columns % tile.columns == 0,
+            EARLY=self._early,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            INNER=tile.inner,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+            launch_pdl=self._early,
+        )
+        return out
+
+    def attend(self, layer: LayerWeights, qkv: Tensor, cache: Tensor, start: int) -> Tensor:
+        """Normalise and rotate queries and keys, store keys and values, attend: [rows · count, heads · head_dim].
+
+        `qkv` is [rows, count, (heads + 2 · kv_heads) · head_dim] of the positions from `start`, `cache` one layer's.
+        """
+        rows, count, _ = qkv.shape
+        qk_heads, head_dim = layer.qk_norm.shape
+        kv_heads = cache.shape[2]
+        group = qk_heads // kv_heads - 1
+        out = qkv.new_empty(rows * count, layer.output.shape[1])
+        programs.attend[(rows, kv_heads)](
+            qkv,
+            layer.qk_norm,
+            self.weights.rope.cos,
+            self.weights.rope.sin,
+            cache[0],
+            cache[1],
+            out,
+            start,
+            self.weights.decoder.norm_eps,
+            head_dim**-0.5,
+            EARLY=self._early,
+            COUNT=count,
+            KV_HEADS=kv_heads,
+            GROUP=group,
+            GROUP_BLOCK=triton.next_power_of_2(group),
+            HALF=head_dim // 2,
+            POSITIONS=CODEBOOKS,
+            launch_pdl=self._early,
+        )
+        return out
+
+    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
+        """As `frames.Predictor`; `codes` must be contiguous."""
+        rows, entries = logits.shape
+        table = self.weights.predictor_table
+        chosen = table.new_empty(rows, 1, table.shape[1])
+        programs.draw[(rows,)](
+            logits,
+            floats,
+            top_k,
+            table,
+            self.weights.code_offsets,
+            codes,
+            chosen,
+            book,
+            top_k.stride(0),
+            floats.stride(0),
+            EARLY=self._early,
+            BOOKS=codes.shape[1],
+            ENTRIES=entries,
+            BLOCK=triton.next_power_of_2(entries),
+            SIZE=table.shape[1],
+            SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
+            num_warps=8,
+            launch_pdl=self._early,
+        )
+        return chosen
+
+
+def _folded(decoder: DecoderWeights) -> DecoderWeights:
+    """The decoder whose norms' weights have moved into the matrices behind them, gates and ups taking turns."""
+    layers = tuple(
+        replace(
+            layer,
+            input_norm=torch.ones_like(layer.input_norm),
+            qkv=_scaled(layer.qkv, layer.input_norm),
+            post_norm=torch.ones_like(layer.post_norm),
+            gate_up=_scaled(torch.stack(layer.gate_up.chunk(2), 1).flatten(0, 1), layer.post_norm),
+        )
+        for layer in decoder.layers
     )
-    return normed
+    return replace(decoder, layers=layers, norm=torch.ones_like(decoder.norm))
 
 
-@triton.jit
-def _add_rms_norm(residual, delta, weight, normed, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
-    columns = tl.arange(0, BLOCK)
-    inside = columns < SIZE
-    at = tl.program_id(0) * SIZE + columns
-    value = tl.load(residual + at, mask=inside, other=0.0)
-    if ADD:
-        value += tl.load(delta + at, mask=inside, other=0.0)
-        tl.store(residual + at, value, mask=inside)
-    value = value.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(value * value, 0) / SIZE + eps)
-    tl.store(normed + at, value * scale * tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32), mask=inside)
+def _scaled(matrix: Tensor, norm: Tensor) -> Tensor:
+    """[…, in], each input scaled, rounded once."""
+    return (matrix.float() * norm.float()).to(matrix.dtype)
 
 
-def silu_and_multiply(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up, [rows, size], of both side by side, [rows, 2 · size]."""
-    rows, size = len(gate_up), gate_up.shape[1] // 2
-    product = gate_up.new_empty(rows, size)
-    block = min(1024, triton.next_power_of_2(size))
-    _silu_and_multiply[(rows, triton.cdiv(size, block))](gate_up, product, size, block)
-    return product
-
-
-@triton.jit
-def _silu_and_multiply(gate_up, product, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < SIZE
-    gate = tl.load(gate_up + row * 2 * SIZE + columns, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * SIZE + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.store(product + row * SIZE + columns, gate * tl.sigmoid(gate) * up, mask=inside)
-
-
-def attend(weights: FrameWeights, layer: LayerWeights, qkv: Tensor, cache: Tensor, start: int) -> Tensor:
-    """Normalise and rotate queries and keys, store keys and values, attend: [rows · count, heads · head_dim].
-
-    `qkv` is [rows, count, (heads + 2 · kv_heads) · head_dim] of the positions from `start`, `cache` one layer's.
-    """
-    rows, count, _ = qkv.shape
-    qk_heads, head_dim = layer.qk_norm.shape
-    kv_heads = cache.shape[2]
-    group = qk_heads // kv_heads - 1
-    out = qkv.new_empty(rows * count, layer.output.shape[1])
-    _attend[(rows, kv_heads)](
-        qkv,
-        layer.qk_norm,
-        weights.rope.cos,
-        weights.rope.sin,
-        cache[0],
-        cache[1],
-        out,
-        start,
-        weights.decoder.norm_eps,
-        head_dim**-0.5,
-        COUNT=count,
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        GROUP_BLOCK=triton.next_power_of_2(group),
-        HALF=head_dim // 2,
-        POSITIONS=CODEBOOKS,
-    )
-    return out
-
-
-@triton.jit
-def _attend(
-    qkv,
-    qk_norm,
-    cos,
-    sin,
-    keys,
-    values,
-    out,
-    start,
-    eps,
-    scale,
-    COUNT: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUP_BLOCK: tl.constexpr,
-    HALF: tl.constexpr,
-    POSITIONS: tl.constexpr,
-):
-    """One key/value head of one row. A head is held as two halves, which rotation mixes."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    HEAD: tl.constexpr = 2 * HALF
-    HEADS: tl.constexpr = KV_HEADS * GROUP
-    half = tl.arange(0, HALF)
-    positions = tl.arange(0, POSITIONS)
-    group = tl.arange(0, GROUP_BLOCK)
-    cached = (row * KV_HEADS + head) * POSITIONS * HEAD + positions[:, None] * HEAD + half[None, :]
-    past = (positions < start)[:, None]
-    key_1 = tl.load(keys + cached, mask=past, other=0.0).to(tl.float32)
-    key_2 = tl.load(keys + cached + HALF, mask=past, other=0.0).to(tl.float32)
-    value_1 = tl.load(values + cached, mask=past, other=0.0).to(tl.float32)
-    value_2 = tl.load(values + cached + HALF, mask=past, other=0.0).to(tl.float32)
-    for step in tl.static_range(COUNT):
-        position = start + step
-        source = qkv + (row * COUNT + step) * (HEADS + 2 * KV_HEADS) * HEAD
-        angle_cos = tl.load(cos + position * HEAD + half).to(tl.float32)
-        angle_sin = tl.load(sin + position * HEAD + HALF + half).to(tl.float32)
-        here = (positions == position)[:, None]
-        new_1, new_2 = _rotated(source, qk_norm, (HEADS + head) * HEAD + half[None, :], angle_cos, angle_sin, eps, HALF)
-        key_1, key_2 = tl.where(here, new_1, key_1), tl.where(here, new_2, key_2)
-        new_value = source + (HEADS + KV_HEADS + head) * HEAD + half
-        value_1 = tl.where(here, tl.load(new_value).to(tl.float32)[None, :], value_1)
-        value_2 = tl.where(here, tl.load(new_value + HALF).to(tl.float32)[None, :], value_2)
-        tl.store(keys + cached, key_1, mask=here)
-        tl.store(keys + cached + HALF, key_2, mask=here)
-        tl.store(values + cached, value_1, mask=here)
-        tl.store(values + cached + HALF, value_2, mask=here)
-        # A group that is no power of two computes its last head more than once.
-        queries = (head * GROUP + tl.minimum(group, GROUP - 1))[:, None] * HEAD + half[None, :]
-        query_1, query_2 = _rotated(source, qk_norm, queries, angle_cos, angle_sin, eps, HALF)
-        scores = tl.sum(query_1[:, None, :] * key_1[None, :, :] + query_2[:, None, :] * key_2[None, :, :], 2) * scale
-        scores = tl.where((positions <= position)[None, :], scores, float("-inf"))
-        shares = tl.exp(scores - tl.max(scores, 1)[:, None])
-        shares /= tl.sum(shares, 1)[:, None]
-        target = out + (row * COUNT + step) * HEADS * HEAD + queries
-        tl.store(target, tl.sum(shares[:, :, None] * value_1[None, :, :], 1))
-        tl.store(target + HALF, tl.sum(shares[:, :, None] * value_2[None, :, :], 1))
-
-
-@triton.jit
-def _rotated(source, norm, at, angle_cos, angle_sin, eps, HALF: tl.constexpr):
-    """The halves, float32 [heads, HALF], of normalised and rotated heads whose first halves stand at `at`."""
-    first, second = tl.load(source + at).to(tl.float32), tl.load(source + at + HALF).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(first * first + second * second, 1) / (2 * HALF) + eps)[:, None]
-    first *= scale * tl.load(norm + at).to(tl.float32)
-    second *= scale * tl.load(norm + at + HALF).to(tl.float32)
-    return first * angle_cos - second * angle_sin, second * angle_cos + first * angle_sin
-
-
-def draw(weights: FrameWeights, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
-    """`frames.draw_codes` into `codes[:, book]`, and the inputs [rows, 1, predictor hidden] that the codes become."""
-    rows, entries = logits.shape
-    table = weights.predictor_table
-    chosen = table.new_empty(rows, 1, table.shape[1])
-    _draw[(rows,)](
-        logits,
-        floats,
-        top_k,
-        table,
-        weights.code_offsets,
-        codes,
-        chosen,
-        book,
-        top_k.stride(0),
-        floats.stride(0),
-        BOOKS=codes.shape[1],
-        ENTRIES=entries,
-        BLOCK=triton.next_power_of_2(entries),
-        SIZE=table.shape[1],
-        SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-        num_warps=8,
-    )
-    return chosen
-
-
-@triton.jit
-def _draw(
-    logits,
-    floats,
-    top_k,
-    table,
-    offsets,
-    codes,
-    chosen,
-    book,
-    top_k_stride,
-    floats_stride,
-    BOOKS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-    SIZE_BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    entries = tl.arange(0, BLOCK)
-    value = tl.load(logits + row * ENTRIES + entries, mask=entries < ENTRIES, other=float("-inf")).to(tl.float32)
-    temperature = tl.load(floats + row * floats_stride)
-    top_p = tl.load(floats + row * floats_stride + 1)
-    uniform = tl.load(floats + row * floats_stride + 1 + book)
-    limit = tl.load(top_k + row * top_k_stride)
-    code = tl.argmax(value, 0)
-    if temperature > 0:
-        value = value / temperature
-        # Integers in the order of the floats, so that the smallest that is kept can be found bit by bit.
-        bits = value.to(tl.int32, bitcast=True)
-        order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-        share = tl.exp(value - tl.max(value, 0))
-        if limit > 0:
-            least = _least_kept(order, (entries < ENTRIES).to(tl.float32), tl.minimum(limit, ENTRIES).to(tl.float32))
-            share = tl.where(order >= least, share, 0.0)
-        if top_p < 1:
-            least = _least_kept(order, share, top_p * tl.sum(share, 0))
-            share = tl.where(order >= least, share, 0.0)
-        cumulated = tl.cumsum(share, 0)
-        passed = (share > 0) & (cumulated > uniform * tl.max(cumulated, 0))
-        last = tl.max(tl.where(share > 0, entries, 0), 0)
-        code = tl.min(tl.where(passed, entries, last), 0)
-    tl.store(codes + row * BOOKS + book, code.to(tl.int64))
-    columns = tl.arange(0, SIZE_BLOCK)
-    source = table + (tl.load(offsets + book) + code) * SIZE + columns
-    tl.store(chosen + row * SIZE + columns, tl.load(source, mask=columns < SIZE), mask=columns < SIZE)
-
-
-@triton.jit
-def _least_kept(order, mass, goal):
-    """The largest integer such that the entries not below it have at least `goal` of the mass."""
-    low = tl.full((), -(1 << 31), tl.int64)
-    high = tl.full((), (1 << 31) - 1, tl.int64)
-    for _ in range(32):
-        middle = (low + high + 1) >> 1
-        enough = tl.sum(tl.where(order >= middle, mass, 0.0), 0) >= goal
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
-    return low
+def _second_next(weights: FrameWeights) -> list[Tensor]:
+    """Of each product of a pass, the weights of the product after the next; the last pass's heads stand for all."""
+    layers = weights.decoder.layers
+    matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    cycle = [*matrices, weights.heads[0], *matrices[:2]]
+    return cycle[2:]

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm import envs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.buffer_utils import async_copy_to_gpu
@@ -25,8 +26,8 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
-from . import frames, kernels
-from .frames import FrameCompleter, FrameWeights, NewFrames
+from .frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
+from .kernels import FIXED_TILES, TILES, FusedPredictor
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -101,8 +102,9 @@ class TalkerModelState(DefaultModelState):
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
         on_gpu = device.type == "cuda"
-        kernels.check(weights)
-        self.frames = FrameCompleter(weights, self.max_num_reqs, kernels.next_inputs if on_gpu else frames.next_inputs)
+        fixed = envs.VLLM_BATCH_INVARIANT or self.dtype == torch.float32
+        predictor = FusedPredictor(weights, FIXED_TILES if fixed else TILES) if on_gpu else PlainPredictor(weights)
+        self.frames = FrameCompleter(predictor, self.max_num_reqs)
         if on_gpu and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes
             self.frames.capture({size for size in sizes if size < self.max_num_reqs} | {self.max_num_reqs})

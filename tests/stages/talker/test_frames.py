@@ -6,7 +6,7 @@ import torch
 from msgspec.structs import replace
 
 from duotone.stages.talker.decoder import Rope
-from duotone.stages.talker.frames import FrameCompleter, NewFrames, draw_codes, frame_noise, next_inputs
+from duotone.stages.talker.frames import FrameCompleter, NewFrames, PlainPredictor, draw_codes, frame_noise
 from duotone.stages.types import CODEBOOKS, NO_CODE, Sampling
 
 from .small_predictor import HIDDEN, frame_weights, random_talker, talker_config
@@ -28,7 +28,7 @@ def complete(completer, hidden, codes, requests):
 
 @pytest.fixture
 def completer():
-    return FrameCompleter(frame_weights(TALKER), 4, next_inputs)
+    return FrameCompleter(PlainPredictor(frame_weights(TALKER)), 4)
 
 
 def test_each_greedy_code_is_the_likeliest_after_those_before_it(completer):
