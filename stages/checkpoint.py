@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from .architecture import CodecConfig, TalkerConfig, codec_shapes, talker_shapes
+from .cloning.config import CodecEncoderConfig, SpeakerEncoderConfig
 from .errors import CheckpointError
 from .pipeline import PIPELINES
 from .types import CODEBOOKS, SAMPLE_RATE, SAMPLES_PER_FRAME, Sampling
@@ -52,6 +53,8 @@ class Checkpoint:
     text_tokens: TextTokens
     talker: TalkerConfig
     codec: CodecConfig
+    speaker_encoder: SpeakerEncoderConfig
+    codec_encoder: CodecEncoderConfig
     sampling: Sampling
     weights: WeightIndex
     """`talker.*`, and in `base` checkpoints `speaker_encoder.*`."""
@@ -59,9 +62,14 @@ class Checkpoint:
     """`decoder.*` and `encoder.*` of the speech tokenizer."""
 
     @property
+    def clones(self) -> bool:
+        """Whether it speaks with the voice of a recording, and only so."""
+        return self.kind == "base"
+
+    @property
     def takes_instructions(self) -> bool:
         """Whether the model was trained to follow an instruction."""
-        return self.kind != "base" and self.size not in SIZES_WITHOUT_INSTRUCTIONS
+        return not self.clones and self.size not in SIZES_WITHOUT_INSTRUCTIONS
 
 
 def locate(model: str) -> Path:
@@ -98,6 +106,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     text_tokens = _decode(config_file, TextTokens)
     _check_talker(config_file, config.talker_config, text_tokens)
     _check_codec(codec_file, codec_config, config.talker_config)
+    if config.tts_model_type == "base":
+        _check_encoders(config_file, config, codec_file, codec_config)
     for name in TOKENIZER_FILES:
         _require((directory / name).is_file(), directory, name, "is missing")
     checkpoint = Checkpoint(
@@ -108,6 +118,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         text_tokens=text_tokens,
         talker=config.talker_config,
         codec=codec_config.decoder_config,
+        speaker_encoder=config.speaker_encoder_config,
+        codec_encoder=codec_config.encoder_config,
         sampling=_sampling(_decode(directory / "generation_config.json", _GenerationFile)),
         weights=WeightIndex.read(directory),
         codec_weights=WeightIndex.read(directory / CODEC_FOLDER),
@@ -126,6 +138,7 @@ class _ConfigFile(msgspec.Struct):
     tts_model_type: Kind
     tts_model_size: str
     talker_config: TalkerConfig
+    speaker_encoder_config: SpeakerEncoderConfig = SpeakerEncoderConfig()
 
 
 class _RopeScaling(msgspec.Struct):
@@ -157,6 +170,7 @@ class _CodecFile(msgspec.Struct):
     decoder_config: CodecConfig
     output_sample_rate: int
     decode_upsample_rate: int
+    encoder_config: CodecEncoderConfig = CodecEncoderConfig()
 
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -272,3 +286,15 @@ def _check_codec(file: Path, codec: _CodecFile, talker: TalkerConfig) -> None:
     }
     for key, (value, wanted) in expected.items():
         _require(value == wanted, file, key, f"is {value}, not {wanted}")
+
+
+def _check_encoders(file: Path, config: _ConfigFile, codec_file: Path, codec: _CodecFile) -> None:
+    """What cloning needs; that the weights fit, the cloning process finds out."""
+    x_vector, hidden = config.speaker_encoder_config.enc_dim, config.talker_config.hidden_size
+    _require(x_vector == hidden, file, "speaker_encoder_config.enc_dim", f"is {x_vector}, the Talker's is {hidden}")
+    entries, wanted = codec.encoder_config.codebook_size, codec.decoder_config.codebook_size
+    key = "encoder_config.codebook_size"
+    _require(entries == wanted, codec_file, key, f"is {entries}, the decoder's is {wanted}")
+    samples = 2 * prod(codec.encoder_config.upsampling_ratios)
+    key = "encoder_config.upsampling_ratios"
+    _require(samples == SAMPLES_PER_FRAME, codec_file, key, f"make frames of {samples} samples")

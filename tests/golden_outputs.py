@@ -10,6 +10,7 @@ import numpy.typing as npt
 GOLDEN = Path(__file__).parent / "golden"
 CUSTOM_VOICE = GOLDEN / "custom_voice" / "checkpoint"
 VOICE_DESIGN = GOLDEN / "voice_design" / "checkpoint"
+BASE = GOLDEN / "base" / "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,9 @@ def codec_cases() -> list[Case]:
 def load_case(file: Path) -> Case:
     with np.load(file) as arrays:
         return Case(file.stem, arrays["codes"].astype(np.int64), arrays["wav"])
+
+
+def recording(name: str) -> npt.NDArray[np.float32]:
+    """A voice that a `base` case clones, [samples] at 24 kHz."""
+    samples: npt.NDArray[np.float32] = np.load(GOLDEN / "base" / name)
+    return samples

@@ -18,7 +18,7 @@ USAGE_FLOOR = 1e-5
 
 
 class PaddedConv(nn.Module):
-    """A causal convolution: [1, in, T] → [1, out, ⌈T / stride⌉]. What `padding` puts in front also fills the last stride."""
+    """A causal convolution: [1, in, T] → [1, out, ⌈T / stride⌉]. `padding` fills both the front and the last stride."""
 
     def __init__(
         self,
@@ -188,10 +188,10 @@ class ResidualQuantizer(nn.Module):
 
     def __init__(self, config: CodecEncoderConfig, books: int) -> None:
         super().__init__()
-        width = config.vector_quantization_hidden_dimension
+        width = config.codebook_dim
         self.input_proj = nn.Conv1d(config.hidden_size, width, 1, bias=False)
         self.layers = nn.ModuleList(
-            nn.ModuleDict({"codebook": Codebook(config.codebook_size, config.codebook_dim)}) for _ in range(books)
+            nn.ModuleDict({"codebook": Codebook(config.codebook_size, width)}) for _ in range(books)
         )
 
     def forward(self, x: Tensor) -> Tensor:

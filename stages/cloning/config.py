@@ -1,14 +1,45 @@
-"""The sizes of both encoders, under their published names. What the files leave out has the published models' value."""
+"""What cloning can be told, and the sizes of its encoders under their published names.
+
+What the files leave out of the sizes has the published models' value.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ..pipeline import Options
+
+
+class CloningOptions(Options):
+    """How recordings of voices are taken in; only `base` checkpoints clone."""
+
+    max_audio_bytes: int = Field(10 << 20, ge=1024, description="larger recordings are refused")
+    max_audio_s: float = Field(30.0, ge=1, le=300, description="longer recordings are refused")
+    timeout_s: float = Field(60.0, gt=0, description="a recording that takes longer to encode is given up")
+    threads: int = Field(1, ge=1, description="CPU threads of the process that decodes and encodes recordings")
+    max_waiting: int = Field(16, ge=1, description="recordings that may wait to be encoded; one more is refused")
+    remembered: int = Field(64, ge=0, description="recordings that need not be encoded again when they are sent again")
+    max_voices: int = Field(256, ge=0, description="voices that may be uploaded")
+    voices_dir: Path | None = Field(None, description="where uploaded voices outlive the server; else they do not")
+    allowed_hosts: tuple[str, ...] = Field((), description="hosts that `ref_audio` may be fetched from")
+
+
+class CloningSpec(Options):
+    """All that the cloning process is told at its start, as JSON on its command line."""
+
+    checkpoint: Path
+    options: CloningOptions
 
 
 @dataclass(frozen=True)
 class SpeakerEncoderConfig:
-    """`speaker_encoder_config` of a `base` checkpoint: ECAPA-TDNN. The lists hold a value for each of its layers."""
+    """`speaker_encoder_config` of a `base` checkpoint: ECAPA-TDNN. The tuples hold a value for each of its layers."""
 
-    enc_dim: int
+    enc_dim: int = 1024
     """Of the x-vector: the Talker's hidden size."""
+    sample_rate: Literal[24000] = 24000
     mel_dim: int = 128
     enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
     enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
@@ -25,6 +56,11 @@ class CodecEncoderConfig:
     `upsampling_ratios` are the decoder's: the encoder goes through them from the last to the first, then halves.
     """
 
+    sampling_rate: Literal[24000] = 24000
+    audio_channels: Literal[1] = 1
+    pad_mode: Literal["constant"] = "constant"
+    hidden_act: Literal["gelu"] = "gelu"
+    num_semantic_quantizers: Literal[1] = 1
     num_filters: int = 64
     kernel_size: int = 7
     last_kernel_size: int = 3
@@ -43,4 +79,3 @@ class CodecEncoderConfig:
     sliding_window: int = 250
     codebook_size: int = 2048
     codebook_dim: int = 256
-    vector_quantization_hidden_dimension: int = 256

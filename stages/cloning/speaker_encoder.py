@@ -83,7 +83,8 @@ class SqueezeExcitation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(dim=2, keepdim=True)
-        return x * self.conv2(F.relu(self.conv1(mean))).sigmoid()
+        scale: Tensor = self.conv2(F.relu(self.conv1(mean))).sigmoid()
+        return x * scale
 
 
 class Block(nn.Module):
@@ -103,7 +104,7 @@ class Block(nn.Module):
 
 
 class AttentivePooling(nn.Module):
-    """Mean and deviation of each channel over time, weighted by attention: [1, channels, frames] → [1, 2 · channels]."""
+    """Mean and deviation over time, weighted by attention: [1, channels, frames] → [1, 2 · channels]."""
 
     def __init__(self, channels: int, attention_channels: int) -> None:
         super().__init__()

@@ -69,11 +69,11 @@ def build_plan(
     text_ids = tokenizer.encode(text.strip())
     if not text_ids:
         raise RequestError("there is nothing to say", "input")
-    if (reference is not None) != (checkpoint.kind == "base"):
-        needed = "needs" if checkpoint.kind == "base" else "does not take"
+    if (reference is not None) != checkpoint.clones:
+        needed = "needs" if checkpoint.clones else "does not take"
         raise RequestError(f"the model {needed} reference audio", "ref_audio")
     if non_streaming is None:
-        non_streaming = checkpoint.kind != "base"
+        non_streaming = not checkpoint.clones
     voice = _voice(checkpoint, speaker)
     language_id = _language_id(checkpoint, language, voice)
     head = _instruction(checkpoint, tokenizer, instruction) + [Row(text_id) for text_id in tokenizer.role_ids]

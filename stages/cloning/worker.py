@@ -1,0 +1,82 @@
+"""The cloning process: loads both encoders, then answers one recording after the other.
+
+Started as `python -m duotone.stages.cloning.worker SPEC`. It ends with its standard input, which the parent holds.
+"""
+
+import os
+import signal
+import sys
+from typing import BinaryIO, TypeVar
+
+import torch
+
+from ..checkpoint import Checkpoint, read_checkpoint
+from ..errors import DuotoneError, RequestError
+from ..weights import WeightIndex
+from .codec_encoder import CodecEncoder
+from .config import CloningSpec
+from .messages import LENGTH, Answer, Ready, Recording, Refusal, encode
+from .recording import read_recording
+from .speaker_encoder import SpeakerEncoder
+
+_Encoder = TypeVar("_Encoder", SpeakerEncoder, CodecEncoder)
+
+
+class Encoders:
+    """Both encoders of a `base` checkpoint in float32 on the CPU. Raises CheckpointError for what is missing."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._speaker = _load(SpeakerEncoder(checkpoint.speaker_encoder), checkpoint.weights, "speaker_encoder.")
+        self._codec = _load(CodecEncoder(checkpoint.codec_encoder), checkpoint.codec_weights, "encoder.")
+
+    @torch.inference_mode()
+    def listen(self, audio: bytes, longest_s: float) -> Recording:
+        """Raises RequestError without a field."""
+        samples = torch.from_numpy(read_recording(audio, longest_s))
+        x_vector, codes = self._speaker(samples), self._codec(samples)
+        return Recording(x_vector.numpy().astype("<f4").tobytes(), codes.numpy().astype("<i2").tobytes())
+
+
+def _load(encoder: _Encoder, weights: WeightIndex, prefix: str) -> _Encoder:
+    """Strict in what the encoder needs; the files hold more: codebooks beyond the sixteenth, marks of training."""
+    shapes = {prefix + name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+    weights.check(shapes)
+    tensors = weights.load(shapes, torch.float32)
+    encoder.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    return encoder.eval()
+
+
+def _read(questions: BinaryIO) -> bytes | None:
+    """The next recording, None when there will be none."""
+    length = questions.read(LENGTH.size)
+    return questions.read(*LENGTH.unpack(length)) if length else None
+
+
+def main() -> None:
+    """The process."""
+    # The terminal's Ctrl-C reaches the whole group; the server decides when this ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spec = CloningSpec.model_validate_json(sys.argv[1])
+    torch.set_num_threads(spec.options.threads)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    # What a library prints must not stand among the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(answer: Answer) -> None:
+        answers.write(encode(answer))
+
+    try:
+        encoders = Encoders(read_checkpoint(spec.checkpoint))
+    except DuotoneError as error:
+        say(Refusal(str(error)))
+        sys.exit(1)
+    say(Ready())
+    while (audio := _read(sys.stdin.buffer)) is not None:
+        try:
+            say(encoders.listen(audio, spec.options.max_audio_s))
+        except RequestError as error:
+            say(Refusal(str(error)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Cloning gives what the reference gives, from the recording to the waveform."""
+
+import json
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from duotone.stages.cloning.codec_encoder import CodecEncoder
+from duotone.stages.cloning.config import CodecEncoderConfig, SpeakerEncoderConfig
+from duotone.stages.cloning.speaker_encoder import SpeakerEncoder
+from duotone.stages.code2wav.decoder import load_decoder
+from duotone.stages.messages import Speak
+from duotone.stages.pipeline import TalkerOptions
+from duotone.stages.talker.prompt import Reference, Transcript, build_plan
+from duotone.stages.talker.tokenizer import Tokenizer
+from duotone.stages.talker.torch_engine import TorchTalkerEngine
+from duotone.stages.types import SAMPLES_PER_FRAME, Sampling
+
+from ...golden_outputs import GOLDEN, recording
+from ..talker.driving import alone
+from .recordings import stored
+
+FOLDER = GOLDEN / "base"
+GREEDY = Sampling(seed=0, temperature=0.0, subtalker_temperature=0.0, repetition_penalty=1.0, max_new_frames=23)
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A case of cases.json."""
+
+    name: str
+    text: str
+    language: str
+    non_streaming_mode: bool
+    repetition_penalty: float
+    ref_audio: str
+    ref_text: str
+    x_vector_only: bool
+
+
+CASES = msgspec.convert(json.loads((FOLDER / "cases.json").read_text())["cases"], list[Golden])
+
+
+@pytest.fixture(scope="module")
+def talker(base):
+    return TorchTalkerEngine(base, TalkerOptions(slots=2, max_positions=160))
+
+
+@pytest.fixture(scope="module")
+def speak(base, encoders):
+    tokenizer = Tokenizer(base)
+
+    def speak(case: Golden) -> Speak:
+        heard = encoders.listen(stored(recording(case.ref_audio)), 30)
+        transcript = None if case.x_vector_only else Transcript(case.ref_text, heard.frames())
+        plan = build_plan(
+            base,
+            tokenizer,
+            case.text,
+            language=case.language,
+            non_streaming=case.non_streaming_mode,
+            reference=Reference(heard.vector(), transcript),
+        )
+        return Speak(1, plan, msgspec.structs.replace(GREEDY, repetition_penalty=case.repetition_penalty))
+
+    return speak
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_frames_are_the_references_and_the_x_vector_is_to_rounding(encoders, number):
+    heard = encoders.listen(stored(recording(f"ref_{number}.npy")), 30)
+    with np.load(FOLDER / "references.npz") as reference:
+        assert np.array_equal(heard.frames(), reference[f"codes_{number}"])
+        assert np.allclose(heard.vector(), reference[f"x_vector_{number}"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_greedy_codes_of_a_cloned_voice_are_the_references(talker, speak, case):
+    with np.load(FOLDER / f"{case.name}.npz") as arrays:
+        assert np.array_equal(alone(talker, speak(case)), arrays["codes"])
+
+
+@pytest.mark.parametrize("name", ["base_00", "base_02", "base_05"])
+def test_the_waveform_behind_the_recording_s_frames_is_the_references(base, speak, name):
+    decoder = load_decoder(base.codec, base.codec_weights, torch.float32, "cpu")
+    case = next(case for case in CASES if case.name == name)
+    reference = np.frombuffer(speak(case).plan.reference_frames, "<i2").reshape(-1, 16)
+    assert len(reference) == (0 if case.x_vector_only else 13)
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        codes = torch.from_numpy(np.concatenate((reference, arrays["codes"])).astype(np.int64))
+        with torch.inference_mode():
+            made = decoder(codes[None])[0, len(reference) * SAMPLES_PER_FRAME :].numpy()
+        assert np.allclose(made, arrays["wav"], rtol=0, atol=2e-5)
+
+
+def test_the_encoder_looks_back_no_further_than_its_window():
+    """Two recordings that differ more than ten positions of 40 ms ago end in the same frames."""
+    torch.manual_seed(3)
+    config = CodecEncoderConfig(
+        num_filters=4, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, head_dim=8,
+        sliding_window=10, codebook_size=32, codebook_dim=8,
+    )  # fmt: skip
+    encoder = CodecEncoder(config).eval()
+    with torch.inference_mode():
+        for parameter in encoder.parameters():
+            parameter.normal_(std=0.3)
+        tail = torch.randn(24_000)
+        one, other = (encoder(torch.cat((torch.randn(24_000), tail))) for _ in range(2))
+    assert not torch.equal(one[:12], other[:12])
+    assert torch.equal(one[-6:], other[-6:])
+
+
+def test_the_published_sizes_are_the_defaults():
+    with torch.device("meta"):
+        codec, speaker = CodecEncoder(CodecEncoderConfig()), SpeakerEncoder(SpeakerEncoderConfig(enc_dim=2048))
+    assert {name: tuple(tensor.shape) for name, tensor in codec.named_parameters()}.items() >= {
+        "encoder.layers.0.conv.weight": (64, 1, 7),
+        "encoder.layers.12.conv.weight": (1024, 512, 16),
+        "encoder.layers.14.conv.weight": (512, 1024, 3),
+        "encoder_transformer.layers.7.mlp.fc1.weight": (2048, 512),
+        "downsample.conv.weight": (512, 512, 4),
+        "quantizer.acoustic_residual_vector_quantizer.layers.14.codebook.embed_sum": (2048, 256),
+    }.items()
+    assert speaker.fc.weight.shape == (2048, 3072, 1)
