@@ -17,6 +17,7 @@ import msgspec
 
 from .http_client import OK, Answer, Connection, HttpFailure
 from .measures import Record, Summary, flaw, summarise
+from .scrape import StageLoad, scraped, stage_loads
 
 ROUTE = "/v1/audio/speech"
 REQUESTS_PER_STREAM = 4
@@ -82,6 +83,8 @@ class Level:
 
     summary: Summary
     records: list[Record]
+    stages: list[StageLoad]
+    """What the server's workers did meanwhile, as far as it says so."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,15 @@ async def run_level(target: Target, load: Load, streams: int, ended: Callable[[R
     requests = load.requests_at(streams)
     try:
         warmup = await _closed_loop(connections, load, range(requests, requests + load.warmup_rounds * streams))
-        cpu_s = time.process_time()
+        before = await scraped(connections[0])
+        begun_s, cpu_s = time.monotonic(), time.process_time()
         records = await _closed_loop(connections, load, range(requests), ended)
-        cpu_s = time.process_time() - cpu_s
+        wall_s, cpu_s = time.monotonic() - begun_s, time.process_time() - cpu_s
+        stages = stage_loads(before, await scraped(connections[0]), wall_s)
     finally:
         for connection in connections:
             connection.close()
-    return Level(summarise(records, warmup, streams, load.frames, cpu_s), records)
+    return Level(summarise(records, warmup, streams, load.frames, cpu_s), records, stages)
 
 
 async def _closed_loop(

@@ -4,29 +4,26 @@ The arms take turns in the order A B B A A B …, so that what drifts with time 
 where it is larger than what repeats of one arm differ by.
 """
 
-import asyncio
 import json
 import re
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from .bench import Level, Load, Target, ignore, machine, run_level, write_results
 from .figures import FIGURES, as_text
 from .http_client import Connection
 from .measures import Record, Summary
-from .server_process import Server, free_port, running_server
+from .scrape import scraped
+from .server_process import Server, cancelled_when_terminated, free_port, running_server
 
 ArmName = Literal["A", "B"]
 Verdict = Literal["A better", "B better", "no difference", "one repeat"]
@@ -34,7 +31,6 @@ Verdict = Literal["A better", "B better", "no difference", "one repeat"]
 PROGRAM = (sys.executable, "-m", "duotone")
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _IN_FLIGHT = ("duotone_requests_running", "duotone_requests_waiting")
 
 
@@ -233,7 +229,7 @@ async def compare(
     _make(out)
     runs: list[Run] = []
     order = plan.order()
-    with _cancelled_when_terminated():
+    with cancelled_when_terminated():
         for number, arm in enumerate(order, start=1):
             says(f"run {number} of {len(order)}, {arm}: starting the server")
             port, stem = free_port(), out / f"run-{number:02d}-{arm}"
@@ -279,26 +275,9 @@ async def _in_flight(url: str) -> int:
     """Requests that the server's own metrics count as waiting or running."""
     connection = Connection(url)
     try:
-        async with connection.ask("GET", "/metrics") as answer:
-            text = (await answer.read()).decode()
+        return int(sum(sample.value for sample in await scraped(connection) if sample.name in _IN_FLIGHT))
     finally:
         connection.close()
-    families = text_string_to_metric_families(text)
-    return int(sum(sample.value for family in families for sample in family.samples if sample.name in _IN_FLIGHT))
-
-
-@contextmanager
-def _cancelled_when_terminated() -> Iterator[None]:
-    """SIGTERM and SIGHUP cancel the task, as SIGINT does already, so that no server is left behind."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    for number in _ENDING_SIGNALS:
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in _ENDING_SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 def _commit() -> str | None:

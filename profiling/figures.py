@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .measures import Distribution, Summary
+from .scrape import StageLoad
 
 BUSY_CLIENT_CORES = 0.7
 """A load generator that keeps more of a core busy than this may measure itself."""
@@ -73,15 +74,27 @@ FIGURES = (
     Figure("client's CPU, cores", 2, False, lambda summary: summary.client_cores),
 )
 
+STAGE_FIGURES: tuple[tuple[str, int, Callable[[StageLoad], float]], ...] = (
+    ("busy, %", 1, lambda load: 100 * load.busy_share),
+    ("step, ms", 2, lambda load: load.step_ms),
+    ("requests a step", 1, lambda load: load.batch),
+)
+"""Name, digits and value of what is shown of each of the server's workers."""
 
-def summary_table(summaries: Sequence[Summary]) -> Table:
-    """A column for each number of streams, a line for each figure, and below them what went wrong."""
+
+def summary_table(summaries: Sequence[Summary], stages: Sequence[Sequence[StageLoad]]) -> Table:
+    """A column for each number of streams, a line for each figure; then the server's workers, then what went wrong."""
     table = Table(title="Speech over HTTP", caption=Text("\n".join(_remarks(summaries))), caption_justify="left")
     table.add_column("streams")
     for summary in summaries:
         table.add_column(str(summary.streams), justify="right")
     for figure in FIGURES:
         table.add_row(figure.name, *(as_text(figure.read(summary), figure.digits) for summary in summaries))
+    columns = [{load.replica: load for load in column} for column in stages]
+    for replica in dict.fromkeys(replica for column in columns for replica in column):
+        for name, digits, read in STAGE_FIGURES:
+            values = (read(column[replica]) if replica in column else None for column in columns)
+            table.add_row(f"{replica} {name}", *(as_text(value, digits) for value in values))
     return table
 
 

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ KILL_S = 10.0
 """How long a killed process may take to be gone; one with a GPU takes a while."""
 PROBE_INTERVAL_S = 0.1
 LOG_TAIL_LINES = 15
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -145,6 +146,20 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     finally:
         _kill_session(process.pid)
     await process.wait()
+
+
+@contextmanager
+def cancelled_when_terminated() -> Iterator[None]:
+    """SIGTERM and SIGHUP cancel the task, as SIGINT does already, so that no server is left behind."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in _ENDING_SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in _ENDING_SIGNALS:
+            loop.remove_signal_handler(number)
 
 
 def _kill_session(session: int) -> None:

@@ -65,7 +65,7 @@ def bench(
         _refuse(f"--url {error}")
     levels = _run(_bench(target, load, _counts(streams)))
     summaries = [level.summary for level in levels]
-    _print(summary_table(summaries))
+    _print(summary_table(summaries, [level.stages for level in levels]))
     if json_file is not None:
         try:
             write_results(json_file, target, load, levels)

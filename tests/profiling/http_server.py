@@ -54,9 +54,12 @@ class Script:
     """An ASGI app that answers each request by a script: (pause before it in seconds, chunk) in turn.
 
     `cut` breaks the answer off after its last chunk. It keeps what it was asked, and how many it answered at once.
+    `metrics` are what it exposes at the first reading and at later ones.
     """
 
     chunks: list[tuple[float, bytes]]
+    metrics: tuple[bytes, bytes] = (b"", b"")
+    scrapes: int = 0
     status: int = 200
     cut: bool = False
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -67,6 +70,11 @@ class Script:
     most_at_once: int = 0
 
     async def __call__(self, scope, receive, send):
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": self.metrics[min(self.scrapes, 1)]})
+            self.scrapes += 1
+            return
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:

@@ -204,3 +204,29 @@ async def test_the_clients_own_cpu_time_is_in_the_summary():
         summary = (await level(url, streams=4, requests=40)).summary
     # The server runs in the same process here, so that this is more than the client's own part.
     assert 0 < summary.client_cores < 2.5
+
+
+def steps(stage: str, replica: int, steps: int, seconds: float, requests: int) -> str:
+    labels = f'{{model="m",stage="{stage}",replica="{replica}"}}'
+    return (
+        f"duotone_step_seconds_count{labels} {steps}\nduotone_step_seconds_sum{labels} {seconds}\n"
+        f"duotone_batch_size_sum{labels} {requests}\n"
+    )
+
+
+async def test_what_the_servers_workers_did_meanwhile_is_told_by_worker():
+    before = steps("talker", 0, 10, 5.0, 20) + steps("talker", 1, 7, 1.0, 7)
+    after = steps("talker", 0, 30, 5.04, 100) + steps("talker", 1, 7, 1.0, 7) + steps("code2wav", 0, 4, 0.02, 4)
+    with serving(Script([(0.1, FRAME)], metrics=(before.encode(), after.encode()))) as url:
+        result = await level(url)
+    talker, code2wav = result.stages
+    assert (talker.replica, code2wav.replica) == ("talker-0", "code2wav-0")
+    assert (talker.step_ms, talker.batch) == pytest.approx((2.0, 4.0))
+    assert talker.busy_share == pytest.approx(0.04 / result.summary.wall_s, rel=0.05)
+    assert code2wav.step_ms == pytest.approx(5.0)
+
+
+async def test_a_server_without_such_metrics_is_measured_all_the_same():
+    with serving(Script([(0.0, FRAME)], metrics=(b"<html>", b"nothing {{"))) as url:
+        result = await level(url)
+    assert (result.stages, result.summary.completed) == ([], 1)

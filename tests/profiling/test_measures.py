@@ -162,7 +162,7 @@ def test_the_table_shows_every_figure_in_its_unit():
 
 
 def test_the_table_says_below_what_went_wrong():
-    table = summary_table([summary()])
+    table = summary_table([summary()], [])
     assert str(table.caption).splitlines() == [
         "2 streams: 1 failed: the answer was cut off",
         "2 streams: 1 failed: HTTP 503 not_ready",
@@ -172,4 +172,4 @@ def test_the_table_says_below_what_went_wrong():
 
 def test_the_table_warns_of_a_client_that_was_too_busy():
     busy = summarise([record(0, 0.0, [0.5], 1, 1.0)], [], streams=1, frames=None, client_cpu_s=0.9)
-    assert "kept 0.90 cores busy" in str(summary_table([busy]).caption)
+    assert "kept 0.90 cores busy" in str(summary_table([busy], []).caption)

@@ -1,0 +1,58 @@
+"""What a server says of itself at /metrics: how busy its stages were between two readings."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from .http_client import OK, Connection, HttpFailure
+
+_STEP_S, _STEPS, _BATCHES = "duotone_step_seconds_sum", "duotone_step_seconds_count", "duotone_batch_size_sum"
+
+
+@dataclass(frozen=True)
+class StageLoad:
+    """What one worker of the server did between two readings."""
+
+    replica: str
+    """`talker-0`"""
+    busy_share: float
+    """Of the time, in steps of its engine."""
+    step_ms: float
+    """The mean."""
+    batch: float
+    """Requests in a step, the mean."""
+
+
+async def scraped(connection: Connection) -> list[Sample]:
+    """Every sample of the server's metrics; none where it has no metrics or does not answer."""
+    try:
+        async with connection.ask("GET", "/metrics") as answer:
+            text = (await answer.read()).decode()
+            families: Iterable[Metric] = text_string_to_metric_families(text) if answer.status == OK else ()
+            return [sample for family in families for sample in family.samples]
+    except (HttpFailure, ValueError):
+        return []
+
+
+def stage_loads(before: list[Sample], after: list[Sample], wall_s: float) -> list[StageLoad]:
+    """A line for each worker that took a step in `wall_s` between two readings; none for another kind of server."""
+    sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for sign, samples in ((-1, before), (1, after)):
+        for sample in samples:
+            if sample.name in (_STEP_S, _STEPS, _BATCHES):
+                replica = f"{sample.labels['stage']}-{sample.labels['replica']}"
+                sums[replica][sample.name] += sign * sample.value
+    return [
+        StageLoad(
+            replica,
+            busy_share=of[_STEP_S] / wall_s,
+            step_ms=1e3 * of[_STEP_S] / of[_STEPS],
+            batch=of[_BATCHES] / of[_STEPS],
+        )
+        for replica, of in sorted(sums.items(), reverse=True)
+        if of[_STEPS]
+    ]
