@@ -19,12 +19,12 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 
 from ..profiling.metrics import Metrics, merged
 from ..profiling.monitor import WINDOW_S, Monitor
-from .chunking import next_chunk_frames
+from .chunking import Estimate, next_chunk_frames
 from .errors import DuotoneError, NotReady, QueueFull, RequestError, StageFailed
 from .fleet import Fleet, Launch
 from .inbox import EventDrivenInbox, Inbox, PollingInbox
@@ -39,6 +39,8 @@ from .workers import Died, Replica
 log = logging.getLogger(__name__)
 
 SCRAPE_TIMEOUT_S = 1.0
+SOON_S = FRAME_S / 2
+"""The deadline of a stream's first and last chunk: that of a listener who runs dry in so long."""
 
 
 class Orchestrator:
@@ -66,6 +68,8 @@ class Orchestrator:
         self._requests: dict[int, Request] = {}
         self._waiting: deque[Request] = deque()
         self._keys = itertools.count(1)
+        self._decoding = Estimate()
+        """From sending a stream's first chunk to its samples: what a chunk that is urgent takes."""
         self._accepting = False
         self._idle = asyncio.Event()
         metrics.requests_waiting.set_function(lambda: len(self._waiting))
@@ -155,7 +159,7 @@ class Orchestrator:
         self._monitor.requests_in_flight = len(self._requests)
         self._waiting.append(request)
         self._admit()
-        return Stream(request, self._options.stall_timeout_s, taken=self._pump, cancelled=self._cancel)
+        return Stream(request, self._options.stall_timeout_s, taken=self._taken, cancelled=self._cancel)
 
     def _admit(self) -> None:
         """Give slots to those who wait, first come first served."""
@@ -198,65 +202,82 @@ class Orchestrator:
         """Collect a frame of each request in the step, and note whom the Talker is done with."""
         self._metrics.replica(replica.name).stepped(event.batch, event.step_s, len(event.keys))
         self._metrics.generated_tokens.inc(CODEBOOKS * len(event.keys))
-        touched: set[Request] = set()
+        replica.pace.stepped(event.step_s)
+        touched: dict[int, Request] = {}
         for at, key in enumerate(event.keys):
             # A frame of a request that has been aborted may still have been on its way.
             if request := self._requests.get(key):
                 request.codes += event.codes[at * FRAME_BYTES : (at + 1) * FRAME_BYTES]
                 request.made_frames += 1
-                touched.add(request)
+                touched[key] = request
         for ended in event.ended:
             if request := self._requests.get(ended.key):
                 request.finish_reason = ended.reason
                 assert request.talker is not None
                 request.talker.holds.discard(request.key)
-                touched.add(request)
-        for request in touched:
-            self._pump(request)
+                touched[ended.key] = request
+        self._pump(touched.values())
         self._admit()
 
-    def _pump(self, request: Request) -> None:
-        """Send the next chunk to Code2Wav, if there is one worth sending and the listener keeps up."""
+    def _pump(self, requests: Iterable[Request]) -> None:
+        """Send the next chunks of these requests to Code2Wav, in one message for each replica."""
+        now_s = time.monotonic()
+        chunks: dict[Replica, list[Decode]] = {}
+        for request in requests:
+            if chunk := self._next_chunk(request, now_s):
+                assert request.code2wav is not None
+                chunks.setdefault(request.code2wav, []).append(chunk)
+        for replica, decodes in chunks.items():
+            replica.send(*decodes)
+
+    def _next_chunk(self, request: Request, now_s: float) -> Decode | None:
+        """The next chunk, if there is one worth sending and the listener keeps up."""
         if request.ended or request.decoding or request.closed or request.undelivered_s > self._options.max_buffered_s:
-            return
-        complete = request.finish_reason is not None
+            return None
+        assert request.talker is not None
+        complete, dry_at_s = request.finish_reason is not None, request.dry_at_s
         frames = next_chunk_frames(
             request.pending_frames,
-            lead_s=request.dry_at_s - time.monotonic(),
+            spare_s=dry_at_s - now_s - self._decoding.upper_s,
             first=request.sent_frames == 0,
             complete=complete,
+            pace=request.talker.pace,
             max_chunk_frames=self._options.code2wav.max_chunk_frames,
         )
         last = complete and frames == request.pending_frames
-        if frames or last:
-            assert request.code2wav is not None
-            request.decoding, request.closed = True, last
-            codes = request.take_codes(frames)
-            request.code2wav.send(Decode(request.key, codes, last, request.dry_at_s))
+        if not frames and not last:
+            return None
+        request.decoding, request.closed, request.sent_s = True, last, now_s
+        # Whoever waits for a first sound, or for a place that is given back behind the last, waits less than those who
+        # have enough to hear; a listener about to run dry goes before.
+        deadline_s = now_s + SOON_S if last or not request.decoded_frames else dry_at_s
+        return Decode(request.key, request.take_codes(frames), last, deadline_s)
 
     def _samples(self, replica: Replica, event: Samples) -> None:
         """Hand samples to their listeners, and send the next chunks of those whose chunk is done."""
         self._metrics.replica(replica.name).stepped(event.batch, event.step_s, sum(event.frames))
-        samples, offset = memoryview(event.samples), 0
+        samples, offset, now_s = memoryview(event.samples), 0, time.monotonic()
+        decoded: list[Request] = []
         for key, frames in zip(event.keys, event.frames, strict=True):
             end = offset + frames * SAMPLES_PER_FRAME * SAMPLE_BYTES
             if request := self._requests.get(key):
-                self._decoded(request, frames, bytes(samples[offset:end]))
+                self._decoded(request, frames, bytes(samples[offset:end]), now_s)
+                decoded.append(request)
             offset = end
+        self._pump(decoded)
         for key in event.ended:
             if request := self._requests.get(key):
                 self._finish(request)
 
-    def _decoded(self, request: Request, frames: int, samples: bytes) -> None:
+    def _decoded(self, request: Request, frames: int, samples: bytes, now_s: float) -> None:
         """Count and deliver one stream's samples of a step."""
         if request.unheard_frames:
             request.unheard_frames -= frames
             request.decoding = request.unheard_frames > 0
-            self._pump(request)
             return
-        now_s = time.monotonic()
         if not request.decoded_frames:
             request.first_audio_s = now_s
+            self._decoding.observe(now_s - request.sent_s)
             self._metrics.time_to_first_audio_s.observe(now_s - request.submitted_s)
         else:
             self._metrics.chunk_gap_s.observe(now_s - request.last_audio_s)
@@ -268,7 +289,10 @@ class Orchestrator:
         request.decoding = request.decoded_frames < request.sent_frames
         self._metrics.audio_s.inc(frames * FRAME_S)
         request.deliver(samples)
-        self._pump(request)
+
+    def _taken(self, request: Request) -> None:
+        """A listener took samples: one that was too far behind may be worth a chunk again."""
+        self._pump((request,))
 
     def _died(self, replica: Replica, reason: str) -> None:
         """Fail what the dead worker held, and whoever waits when nobody is left to serve them; start another one."""

@@ -32,6 +32,9 @@ class Request:
     first_audio_s: float = 0.0
     last_audio_s: float = 0.0
 
+    sent_s: float = 0.0
+    """When the chunk went out that is in flight."""
+
     talker: Replica | None = None
     code2wav: Replica | None = None
     codes: bytearray = field(default_factory=bytearray)

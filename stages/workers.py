@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 from .channel import Context, OrchestratorChannel
+from .chunking import Pace
 from .errors import ConfigurationError, StageFailed
 from .messages import Command, Event, Fatal, Ping, Ready, Shutdown
 from .pipeline import WorkerSpec
@@ -37,6 +38,7 @@ class Replica:
     alive: bool = True
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
+    pace: Pace = field(default_factory=Pace)
     last_words: str = "its process ended"
     silent_s: float = 0.0
     """How long it has said nothing, in time that the loop has seen: a server that was stopped blames no worker."""

@@ -1,0 +1,177 @@
+"""The orchestrator over stages that take an H200's time, on a clock that jumps: the same load gives the same figures.
+
+The event loop never waits: where nothing is ready its clock moves to the next timer. So the orchestrator's own code
+runs, and every figure is a function of the model of the stages alone.
+"""
+
+import asyncio
+import selectors
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from duotone.profiling.measures import Record, Summary, summarise
+from duotone.profiling.metrics import Metrics
+from duotone.profiling.monitor import Monitor
+from duotone.stages.messages import Abort, Decode, Ended, Frames, Samples, Shutdown, Speak
+from duotone.stages.orchestrator import Orchestrator
+from duotone.stages.pipeline import PIPELINES, Code2WavOptions, PipelineOptions, WorkerSpec
+from duotone.stages.request import FRAME_BYTES, Stream
+from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
+from duotone.stages.workers import Replica
+
+from .fake_stage import FakeChannel, FakeProcess
+
+CLIENT_S = 2e-3
+"""From the last samples of an answer to the next request of its client."""
+PLAN = PromptPlan(rows=bytes(68 * 40))
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everybody waits for somebody"
+        self.now_s += max(0.0, timeout)
+        return []
+
+
+class _JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._clock = _JumpingSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now_s
+
+
+class _Channel(FakeChannel):
+    """One whose worker can wait for commands."""
+
+    def __init__(self, process: FakeProcess) -> None:
+        super().__init__(process)
+        self.told = asyncio.Event()
+
+    def send(self, *commands: Any) -> None:
+        super().send(*commands)
+        self.told.set()
+
+    async def commands(self, block: bool) -> list[Any]:
+        if block and not self.sent:
+            self.told.clear()
+            await self.told.wait()
+        commands, self.sent = self.sent, []
+        return commands
+
+
+@dataclass
+class Model:
+    """Times of both stages, each on a device of its own."""
+
+    streams: int
+    talker_s: float = 4.5e-3
+    """A step: a frame of every request."""
+    prefill_s: float = 0.0
+    """More for each request that begins in it; one at a time does."""
+    code2wav_s: float = 2e-3
+    frame_s: float = 25e-6
+    """A step of Code2Wav, and more for each frame in it."""
+    max_batch_frames: int = 256
+
+    async def talker(self, channel: _Channel) -> None:
+        left: dict[int, int] = {}
+        waiting: list[Speak] = []
+        while True:
+            for command in await channel.commands(block=not left and not waiting):
+                match command:
+                    case Speak():
+                        waiting.append(command)
+                    case Abort():
+                        left = {key: frames for key, frames in left.items() if key not in command.keys}
+                    case Shutdown():
+                        return
+            if not left and not waiting:
+                continue
+            begins = waiting[: 1 if self.prefill_s else None]
+            del waiting[: len(begins)]
+            left |= {speak.key: speak.sampling.max_new_frames for speak in begins}
+            step_s = self.talker_s + self.prefill_s * len(begins)
+            await asyncio.sleep(step_s)
+            keys = list(left)
+            left = {key: frames - 1 for key, frames in left.items() if frames > 1}
+            ended = [Ended(key, "length") for key in keys if key not in left]
+            channel.events.put_nowait(Frames(keys, bytes(FRAME_BYTES * len(keys)), ended, len(keys), step_s))
+
+    async def code2wav(self, channel: _Channel) -> None:
+        pending: dict[int, list[Any]] = {}  # key → deadline, frames, last
+        while True:
+            for command in await channel.commands(block=not pending):
+                match command:
+                    case Decode():
+                        frames = pending[command.key][1] if command.key in pending else 0
+                        frames += len(command.codes) // FRAME_BYTES
+                        pending[command.key] = [command.deadline_s, frames, command.last]
+                    case Abort():
+                        pending = {key: what for key, what in pending.items() if key not in command.keys}
+                    case Shutdown():
+                        return
+            if not pending:
+                continue
+            urgent = sorted(pending.items(), key=lambda item: item[1][0])
+            frames = 1 << (urgent[0][1][1].bit_length() - 1)
+            alike = [key for key, what in urgent if what[1].bit_length() == frames.bit_length()]
+            keys = alike[: max(1, self.max_batch_frames // frames)]
+            step_s = self.code2wav_s + self.frame_s * frames * len(keys)
+            await asyncio.sleep(step_s)
+            ended = []
+            for key in keys:
+                pending[key][1] -= frames
+                if not pending[key][1]:
+                    ended += [key] * pending.pop(key)[2]
+            samples = bytes(2 * SAMPLES_PER_FRAME * frames * len(keys))
+            channel.events.put_nowait(Samples(keys, [frames] * len(keys), samples, ended, len(keys), step_s))
+
+
+async def _listen(stream: Stream, record: Record) -> None:
+    async for samples in stream:
+        record.arrivals_s.append(time.monotonic())
+        record.chunk_bytes.append(len(samples))
+    record.ended_s = time.monotonic()
+
+
+async def _run(model: Model, requests: int, frames: int, workers: list[asyncio.Task[None]]) -> Summary:
+    async def launch(spec: WorkerSpec) -> Replica:
+        process = FakeProcess()
+        channel = _Channel(process)
+        run = model.talker if spec.stage == "talker" else model.code2wav
+        workers.append(asyncio.create_task(run(channel)))
+        return Replica(spec, channel, process, slots=model.streams)  # type: ignore[arg-type]
+
+    options = PipelineOptions(code2wav=Code2WavOptions(max_chunk_frames=16), orchestration="event_driven")
+    orchestrator = Orchestrator(PIPELINES["qwen3_tts"], Path("none"), options, Metrics("m"), Monitor(), launch)
+    await orchestrator.start()
+    records: list[Record] = []
+
+    async def client(number: int) -> None:
+        await asyncio.sleep(number * model.talker_s / 2)
+        while len(records) < requests:
+            record = Record(len(records), time.monotonic())
+            records.append(record)
+            sampling = Sampling(seed=0, min_new_frames=frames, max_new_frames=frames)
+            await _listen(orchestrator.submit("r", PLAN, sampling), record)
+            await asyncio.sleep(CLIENT_S)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(model.streams):
+            group.create_task(client(number))
+    await orchestrator.stop(drain_s=0)
+    return summarise(records, (), model.streams, frames, 0.0), records
+
+
+def simulate(model: Model, requests: int, frames: int = 62):
+    """So many answers to `model.streams` clients, each asking again when its answer has ended."""
+    loop = _JumpingLoop()
+    with mock.patch.object(time, "monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_run(model, requests, frames, []))
