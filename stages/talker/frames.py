@@ -125,6 +125,10 @@ class Predictor(Protocol):
         """
         ...
 
+    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
+        """The codes as int16 [rows, 16]; their embeddings and text terms become the next inputs of int32 slots."""
+        ...
+
 
 class FrameCompleter:
     """Runs the code predictor for a batch and keeps each slot's next input. Nothing in it waits for the device."""
@@ -139,6 +143,8 @@ class FrameCompleter:
         self._draws = np.zeros((slots, 2), np.float32)
         self._sizes: list[int] = []
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._codes: dict[int, Tensor] = {}
+        """What each graph leaves its codes in."""
 
     def enter(self, slot: int, sampling: Sampling) -> None:
         """From now on a slot's frames are drawn so."""
@@ -161,7 +167,7 @@ class FrameCompleter:
         self._code0[:count].copy_(code0)
         self._device_words[:size].copy_(self._words(size, frames).pin_memory(), non_blocking=True)
         self._graphs[size].replay()
-        return self._codes[:size]
+        return self._codes[size]
 
     @torch.inference_mode()
     def capture(self, sizes: Iterable[int]) -> None:
@@ -172,14 +178,13 @@ class FrameCompleter:
         self._hidden = self.slot_inputs.new_zeros(largest, self.slot_inputs.shape[1])
         self._code0 = torch.zeros(largest, dtype=torch.int64, device=device)
         self._device_words = self._words(largest, NewFrames(nobody, nobody, nobody, nobody)).to(device)
-        self._codes = torch.zeros(largest, CODEBOOKS, dtype=torch.int16, device=device)
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._sizes):
             inputs = self._hidden[:size], self._code0[:size], self._device_words[:size]
             self._run(*inputs)  # compiles kernels, which must not be captured
             self._graphs[size] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graphs[size], pool=pool):
-                self._codes[:size] = self._run(*inputs)
+                self._codes[size] = self._run(*inputs)
 
     def _words(self, count: int, frames: NewFrames) -> Tensor:
         """What each of `count` rows is, int32 [count, 20], one transfer: slot, text id, top_k; then, as bits of floats,
@@ -207,8 +212,7 @@ class FrameCompleter:
         for book in range(1, CODEBOOKS):
             logits = self._predictor.logits(inputs, cache, book)
             inputs = self._predictor.draw(logits, book, codes, top_k, floats)
-        self.slot_inputs.index_copy_(0, slots.long(), weights.embed(text_ids, codes))
-        return codes.to(torch.int16)
+        return self._predictor.finish(codes, slots, text_ids, self.slot_inputs)
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,11 @@ class PlainPredictor:
         """As `Predictor`."""
         codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
         return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
+
+    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
+        """As `Predictor`."""
+        slot_inputs.index_copy_(0, slots.long(), self.weights.embed(text_ids, codes))
+        return codes.to(torch.int16)
 
 
 def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

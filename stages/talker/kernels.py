@@ -22,6 +22,7 @@ from .frames import FrameWeights
 
 _HOPPER = (9, 0)
 """From this compute capability on, a launch can overlap the one before it."""
+_FINISH_COLUMNS = 512
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,31 @@ class FusedPredictor:
             launch_pdl=self._early,
         )
         return chosen
+
+    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
+        """As `frames.Predictor`; `codes` must be contiguous."""
+        rows, books = codes.shape
+        size = slot_inputs.shape[1]
+        block = min(_FINISH_COLUMNS, triton.next_power_of_2(size))
+        frames = torch.empty(rows, books, dtype=torch.int16, device=codes.device)
+        programs.finish[rows, triton.cdiv(size, block)](
+            codes,
+            slots,
+            text_ids,
+            self.weights.code_table,
+            self.weights.code_offsets,
+            self.weights.text_table,
+            slot_inputs,
+            frames,
+            slots.stride(0),
+            text_ids.stride(0),
+            EARLY=self._early,
+            BOOKS=books,
+            SIZE=size,
+            BLOCK=block,
+            launch_pdl=self._early,
+        )
+        return frames
 
 
 def _folded(decoder: DecoderWeights) -> DecoderWeights:

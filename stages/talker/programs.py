@@ -223,3 +223,40 @@ def _least_kept(order, mass, goal):
         above = tl.sum(tl.where(order[:, None] >= trials[None, :], mass[:, None], 0.0), 0)
         least += (tl.sum((above >= goal).to(tl.uint32), 0) - 1) << shift
     return least
+
+
+@triton.jit
+def finish(
+    codes,
+    slots,
+    text_ids,
+    code_table,
+    offsets,
+    text_table,
+    slot_inputs,
+    frames,
+    slots_stride,
+    text_ids_stride,
+    EARLY: tl.constexpr,
+    BOOKS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Some columns of one row's next input, and its codes as they leave."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    total = tl.zeros((BLOCK,), tl.float32)
+    for book in tl.static_range(BOOKS):
+        entry = tl.load(offsets + book) + tl.load(codes + row * BOOKS + book)
+        total += tl.load(code_table + entry * SIZE + columns, mask=inside, other=0.0).to(tl.float32)
+    text_id = tl.load(text_ids + row * text_ids_stride).to(tl.int64)
+    total += tl.load(text_table + text_id * SIZE + columns, mask=inside, other=0.0).to(tl.float32)
+    slot = tl.load(slots + row * slots_stride).to(tl.int64)
+    tl.store(slot_inputs + slot * SIZE + columns, total, mask=inside)
+    if tl.program_id(1) == 0:
+        books = row * BOOKS + tl.arange(0, BOOKS)
+        tl.store(frames + books, tl.load(codes + books).to(tl.int16))
