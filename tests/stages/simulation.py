@@ -79,6 +79,7 @@ class Model:
     frame_s: float = 25e-6
     """A step of Code2Wav, and more for each frame in it."""
     max_batch_frames: int = 256
+    code2wav_steps: int = 0
 
     async def talker(self, channel: _Channel) -> None:
         left: dict[int, int] = {}
@@ -124,6 +125,7 @@ class Model:
             alike = [key for key, what in urgent if what[1].bit_length() == frames.bit_length()]
             keys = alike[: max(1, self.max_batch_frames // frames)]
             step_s = self.code2wav_s + self.frame_s * frames * len(keys)
+            self.code2wav_steps += 1
             await asyncio.sleep(step_s)
             ended = []
             for key in keys:
@@ -141,7 +143,9 @@ async def _listen(stream: Stream, record: Record) -> None:
     record.ended_s = time.monotonic()
 
 
-async def _run(model: Model, requests: int, frames: int, workers: list[asyncio.Task[None]]) -> Summary:
+async def _run(
+    model: Model, requests: int, frames: int, workers: list[asyncio.Task[None]]
+) -> tuple[Summary, list[Record]]:
     async def launch(spec: WorkerSpec) -> Replica:
         process = FakeProcess()
         channel = _Channel(process)
@@ -170,7 +174,7 @@ async def _run(model: Model, requests: int, frames: int, workers: list[asyncio.T
     return summarise(records, (), model.streams, frames, 0.0), records
 
 
-def simulate(model: Model, requests: int, frames: int = 62):
+def simulate(model: Model, requests: int, frames: int) -> tuple[Summary, list[Record]]:
     """So many answers to `model.streams` clients, each asking again when its answer has ended."""
     loop = _JumpingLoop()
     with mock.patch.object(time, "monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
