@@ -1,6 +1,7 @@
 """The application: routes, what wraps them, and the pipeline's life around it."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -109,6 +110,8 @@ async def _start(pipeline: SpeechPipeline, failed: Callable[[DuotoneError], None
     begun_s = time.monotonic()
     try:
         await pipeline.start()
+        gc.collect()
+        gc.freeze()  # What is here to stay: a collector that visits it all again and again makes listeners wait.
         log.info("ready to speak after %.1f s", time.monotonic() - begun_s)
     except DuotoneError as error:
         failed(error)
