@@ -27,6 +27,7 @@ class OrchestratorChannel:
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
+        self._descriptor = self._socket.fileno()
         self._readable = asyncio.Event()
 
     def send(self, *commands: Command) -> None:
@@ -43,12 +44,12 @@ class OrchestratorChannel:
         """The next event, in the order sent. Raises msgspec.DecodeError on bytes that are no event."""
         while (event := self.receive_nowait()) is None:
             self._readable.clear()
-            loop, descriptor = asyncio.get_running_loop(), self._socket.fileno()
-            loop.add_reader(descriptor, self._readable.set)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(self._descriptor, self._readable.set)
             try:
                 await self._readable.wait()
             finally:
-                loop.remove_reader(descriptor)
+                loop.remove_reader(self._descriptor)
         return event
 
     def receive_nowait(self) -> Event | None:
