@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -98,10 +99,14 @@ class Settings(Options):
     text: TextOptions = TextOptions()
     pipeline: PipelineOptions = PipelineOptions()
 
+    @cached_property
+    def serves_bundled_voice(self) -> bool:
+        """Whether `model` is the voice that comes with the package, by whatever path."""
+        return Path(self.model).resolve() == BUNDLED_VOICE.resolve()
+
     def text_front(self, language: str) -> TextOptions:
         """The text front end for a request in a language of the model or `auto`; its `normalise` is on or off."""
-        bundled = Path(self.model).resolve() == BUNDLED_VOICE.resolve()
-        wanted = self.text.normalise == "on" or (self.text.normalise == "auto" and bundled)
+        wanted = self.text.normalise == "on" or (self.text.normalise == "auto" and self.serves_bundled_voice)
         on = wanted and language.lower() in _NORMALISED_LANGUAGES
         return self.text.model_copy(update={"normalise": "on" if on else "off"})
 
