@@ -1,7 +1,8 @@
 """The Triton programs that `kernels` launches.
 
-With EARLY a program may start before the launch in front of it has ended (programmatic dependent launch): what stands
-before `gdc_wait` reads nothing but weights. The launch in front has waited for the one before it, and so on.
+With EARLY a program may start before the launch in front of it has ended (programmatic dependent launch). What stands
+before `gdc_wait` reads nothing that the same pass writes. Of the pass before it everything is written: `draw` lets the
+next launch start only when it has waited for its own input, and each launch in front has waited for the one before it.
 """
 
 import triton
@@ -111,7 +112,6 @@ def attend(
     """One key/value head of one row. A head is held as two halves, which rotation mixes."""
     if EARLY:
         gdc_launch_dependents()
-        gdc_wait()
     row, head = tl.program_id(0), tl.program_id(1)
     HEAD: tl.constexpr = 2 * HALF
     HEADS: tl.constexpr = KV_HEADS * GROUP
@@ -124,13 +124,20 @@ def attend(
     key_2 = tl.load(keys + cached + HALF, mask=past, other=0.0).to(tl.float32)
     value_1 = tl.load(values + cached, mask=past, other=0.0).to(tl.float32)
     value_2 = tl.load(values + cached + HALF, mask=past, other=0.0).to(tl.float32)
+    # A group that is no power of two computes its last head more than once.
+    queries = (head * GROUP + tl.minimum(group, GROUP - 1))[:, None] * HEAD + half[None, :]
+    new_key = (HEADS + head) * HEAD + half[None, :]
+    query_norm_1, query_norm_2 = tl.load(qk_norm + queries), tl.load(qk_norm + queries + HALF)
+    key_norm_1, key_norm_2 = tl.load(qk_norm + new_key), tl.load(qk_norm + new_key + HALF)
     for step in tl.static_range(COUNT):
         position = start + step
         source = qkv + (row * COUNT + step) * (HEADS + 2 * KV_HEADS) * HEAD
         angle_cos = tl.load(cos + position * HEAD + half).to(tl.float32)
         angle_sin = tl.load(sin + position * HEAD + HALF + half).to(tl.float32)
+        if EARLY:
+            gdc_wait()
         here = (positions == position)[:, None]
-        new_1, new_2 = _rotated(source, qk_norm, (HEADS + head) * HEAD + half[None, :], angle_cos, angle_sin, eps, HALF)
+        new_1, new_2 = _rotated(source + new_key, key_norm_1, key_norm_2, angle_cos, angle_sin, eps, HALF)
         key_1, key_2 = tl.where(here, new_1, key_1), tl.where(here, new_2, key_2)
         new_value = source + (HEADS + KV_HEADS + head) * HEAD + half
         value_1 = tl.where(here, tl.load(new_value).to(tl.float32)[None, :], value_1)
@@ -139,9 +146,7 @@ def attend(
         tl.store(keys + cached + HALF, key_2, mask=here)
         tl.store(values + cached, value_1, mask=here)
         tl.store(values + cached + HALF, value_2, mask=here)
-        # A group that is no power of two computes its last head more than once.
-        queries = (head * GROUP + tl.minimum(group, GROUP - 1))[:, None] * HEAD + half[None, :]
-        query_1, query_2 = _rotated(source, qk_norm, queries, angle_cos, angle_sin, eps, HALF)
+        query_1, query_2 = _rotated(source + queries, query_norm_1, query_norm_2, angle_cos, angle_sin, eps, HALF)
         scores = tl.sum(query_1[:, None, :] * key_1[None, :, :] + query_2[:, None, :] * key_2[None, :, :], 2) * scale
         scores = tl.where((positions <= position)[None, :], scores, float("-inf"))
         shares = tl.exp(scores - tl.max(scores, 1)[:, None])
@@ -152,12 +157,12 @@ def attend(
 
 
 @triton.jit
-def _rotated(source, norm, at, angle_cos, angle_sin, eps, HALF: tl.constexpr):
+def _rotated(at, norm_1, norm_2, angle_cos, angle_sin, eps, HALF: tl.constexpr):
     """The halves, float32 [heads, HALF], of normalised and rotated heads whose first halves stand at `at`."""
-    first, second = tl.load(source + at).to(tl.float32), tl.load(source + at + HALF).to(tl.float32)
+    first, second = tl.load(at).to(tl.float32), tl.load(at + HALF).to(tl.float32)
     scale = tl.rsqrt(tl.sum(first * first + second * second, 1) / (2 * HALF) + eps)[:, None]
-    first *= scale * tl.load(norm + at).to(tl.float32)
-    second *= scale * tl.load(norm + at + HALF).to(tl.float32)
+    first *= scale * norm_1.to(tl.float32)
+    second *= scale * norm_2.to(tl.float32)
     return first * angle_cos - second * angle_sin, second * angle_cos + first * angle_sin
 
 
@@ -181,16 +186,17 @@ def draw(
     SIZE_BLOCK: tl.constexpr,
 ):
     """The code of one row, and the input that it becomes."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.program_id(0)
     entries = tl.arange(0, BLOCK)
-    value = tl.load(logits + row * ENTRIES + entries, mask=entries < ENTRIES, other=float("-inf"))
     temperature = tl.load(floats + row * floats_stride)
     top_p = tl.load(floats + row * floats_stride + 1)
     uniform = tl.load(floats + row * floats_stride + 1 + book)
     limit = tl.load(top_k + row * top_k_stride)
+    offset = tl.load(offsets + book)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    value = tl.load(logits + row * ENTRIES + entries, mask=entries < ENTRIES, other=float("-inf"))
     code = tl.argmax(value, 0)
     if temperature > 0:
         value = value / temperature
@@ -210,7 +216,7 @@ def draw(
         code = tl.min(tl.where(passed, entries, last), 0)
     tl.store(codes + row * BOOKS + book, code.to(tl.int64))
     columns = tl.arange(0, SIZE_BLOCK)
-    source = table + (tl.load(offsets + book) + code) * SIZE + columns
+    source = table + (offset + code) * SIZE + columns
     tl.store(chosen + row * SIZE + columns, tl.load(source, mask=columns < SIZE), mask=columns < SIZE)
 
 

@@ -30,8 +30,8 @@ from .hollow import PUBLISHED_1B7
 ROWS = (1, 16, 64, 128)
 REPLAYS = 30
 MODES = {"qkv": "norm", "output": "add", "gate_up": "gated", "down": "add", "heads": "norm"}
-SHARED_BYTES = 100_000
-"""Shared memory that a program may take, so that the next launch's finds room beside it."""
+SHARED_BYTES = (100_000, 200_000)
+"""Shared memory that a program may take: with the first, the next launch's finds room beside it."""
 
 
 def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
@@ -145,10 +145,13 @@ def table(predictor: FusedPredictor, graph: torch.cuda.CUDAGraph, rows: int) -> 
 def candidates(name: str, rows: int, columns: int, inner: int) -> Iterator[Tile]:
     """Tiles worth trying."""
     blocks = {16: (16,), 64: (16, 32, 64), 128: (32, 64, 128)}[max(16, rows)]
-    for block, width, depth in itertools.product(blocks, (8, 16, 32, 64, 128), (64, 128, 256, 512)):
-        programs_count = triton.cdiv(columns, width) * triton.cdiv(rows, block)
-        stages = min(SHARED_BYTES // (2 * depth * (block + width)) + 1, inner // depth + 1, 8)
-        if stages < 3 or not 40 <= programs_count <= 400 or (name == "gate_up" and width < 16):
+    shapes = itertools.product(blocks, (8, 16, 32, 64, 128), (64, 128, 256, 512), SHARED_BYTES[: 1 + (rows > 16)])
+    for block, width, depth, shared in shapes:
+        count = triton.cdiv(columns, width) * triton.cdiv(rows, block)
+        stages = min(shared // (2 * depth * (block + width)) + 1, inner // depth + 1, 8)
+        if stages < 3 or not 40 <= count <= 400 or (name == "gate_up" and width < 16):
+            continue
+        if shared > SHARED_BYTES[0] and count > 130:
             continue
         for warps in (4, 8) if block * width >= 2048 else (4,) if width > 8 else (2, 4):
             yield Tile(block, width, depth, warps, stages)
