@@ -23,6 +23,7 @@ from .frames import FrameWeights
 _HOPPER = (9, 0)
 """From this compute capability on, a launch can overlap the one before it."""
 _FINISH_COLUMNS = 512
+ATTEND_WARPS, DRAW_WARPS = 4, 8
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class FusedPredictor:
             GROUP_BLOCK=triton.next_power_of_2(group),
             HALF=head_dim // 2,
             POSITIONS=CODEBOOKS,
+            num_warps=ATTEND_WARPS,
             launch_pdl=self._early,
         )
         return out
@@ -189,7 +191,7 @@ class FusedPredictor:
             BLOCK=triton.next_power_of_2(entries),
             SIZE=table.shape[1],
             SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-            num_warps=8,
+            num_warps=DRAW_WARPS,
             launch_pdl=self._early,
         )
         return chosen
