@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -20,8 +22,10 @@ from ..profiling.metrics import Metrics
 from ..stages.errors import DuotoneError
 from .body_limit import BodyLimitMiddleware
 from .catalog import Catalog, catalog_router
+from .cloning import Cloning, Listener
 from .config import Settings
 from .errors import answer_error
+from .head_requests import HeadMiddleware
 from .keys import ApiKeys, KeyMiddleware
 from .live_speech import LiveSpeech, live_speech_router
 from .narration import Narrator, Planner, SpeechPipeline
@@ -29,6 +33,7 @@ from .operations import operations_router, profiling_router
 from .page import page_router
 from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
 from .speech import speech_router
+from .voices import voices_router
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +47,13 @@ def create_app(
     pipeline: SpeechPipeline,
     metrics: Metrics,
     start_failed: Callable[[DuotoneError], None],
+    listener: Listener | None = None,
 ) -> FastAPI:
     """The server over a pipeline that is not started yet: the application starts it, and stops it at its own end.
 
     It answers from the first moment, /health with 503 until the pipeline is ready. `start_failed` is called when the
-    pipeline cannot start; it should end the server. Raises ConfigurationError for a file of keys that cannot be used.
+    pipeline, or the `listener` of a model that clones voices, cannot start; it should end the server. Raises
+    ConfigurationError for files of keys or voices that cannot be used.
     """
 
     keys = ApiKeys.of(settings.http)
@@ -56,16 +63,19 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(_start(pipeline, start_failed), name="start the pipeline")
+            starting = group.create_task(_start(pipeline, listener, start_failed), name="start the pipeline")
             try:
                 yield
             finally:
                 starting.cancel()
                 await asyncio.wait([starting])
                 await pipeline.stop(settings.http.drain_s)
+                if listener is not None:
+                    await listener.stop()
                 encoding.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="Duotone",
         version=__version__,
         description="Text to speech over OpenAI's HTTP interface.",
@@ -73,25 +83,29 @@ def create_app(
         redirect_slashes=False,
         # A body without a Content-Type is taken as JSON.
         strict_content_type=False,
-        middleware=_middleware(settings, keys),
+        middleware=_middleware(settings, keys, recordings=listener is not None),
         exception_handlers=dict.fromkeys(
             (RequestValidationError, HTTPException, DuotoneError, Exception), answer_error
         ),
     )
     # For /docs; KeyMiddleware is what refuses.
     locked = [Depends(HTTPBearer(auto_error=False, description="one of the server's keys"))] if keys.needed else []
-    narrator = Narrator(settings, catalog, planner, pipeline)
+    cloning = Cloning(settings, catalog, listener)
+    narrator = Narrator(settings, catalog, cloning, planner, pipeline)
     app.include_router(speech_router(narrator, settings.http, encoding), dependencies=locked)
     app.include_router(live_speech_router(LiveSpeech(narrator, settings, keys, encoding)))
     app.include_router(catalog_router(catalog))
+    app.include_router(voices_router(cloning, locked))
     app.include_router(operations_router(pipeline, metrics))
     app.include_router(profiling_router(pipeline.profiling), dependencies=locked)
     app.include_router(page_router())
     return app
 
 
-def _middleware(settings: Settings, keys: ApiKeys) -> list[Middleware]:
+def _middleware(settings: Settings, keys: ApiKeys, recordings: bool) -> list[Middleware]:
     """From the outermost on: every answer has a request id, pages may read refusals, strangers send no body."""
+    # A recording may come in base64, which makes four bytes of three.
+    audio_bytes = 4 * math.ceil(settings.cloning.max_audio_bytes / 3) if recordings else 0
     return [
         Middleware(RequestIdMiddleware),
         Middleware(
@@ -102,13 +116,16 @@ def _middleware(settings: Settings, keys: ApiKeys) -> list[Middleware]:
             expose_headers=_EXPOSED_HEADERS,
         ),
         Middleware(KeyMiddleware, keys=keys),
-        Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes),
+        Middleware(HeadMiddleware),
+        Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes + audio_bytes),
     ]
 
 
-async def _start(pipeline: SpeechPipeline, failed: Callable[[DuotoneError], None]) -> None:
+async def _start(pipeline: SpeechPipeline, listener: Listener | None, failed: Callable[[DuotoneError], None]) -> None:
     begun_s = time.monotonic()
     try:
+        if listener is not None:
+            await listener.start()
         await pipeline.start()
         gc.collect()
         gc.freeze()  # What is here to stay: a collector that visits it all again and again makes listeners wait.

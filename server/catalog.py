@@ -1,4 +1,4 @@
-"""What clients may name: models, voices, languages. Resolves names, and lists them at /v1/models and /v1/audio/…"""
+"""What clients may name: models, voices, languages. Resolves names, and lists models (voices.py: voices)."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ..stages.talker.prompt import AUTO_LANGUAGE, DIALECT_SUFFIX
 from ..stages.types import Sampling
 from .config import Settings
 from .errors import ERROR_RESPONSES, ModelNotFound
-from .protocol import AudioModel, AudioModelList, ModelCard, ModelList, VoiceCard, VoiceList
+from .protocol import AudioModel, AudioModelList, ModelCard, ModelList, VoiceCard
 
 OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse", "marin", "cedar"),
@@ -130,10 +130,6 @@ def catalog_router(catalog: Catalog) -> APIRouter:
     async def model(name: str) -> ModelCard:
         catalog.check_model(name)
         return catalog.model_card(name)
-
-    @router.get("/v1/audio/voices", summary="The names that requests may give as `voice`")
-    async def voices() -> VoiceList:
-        return VoiceList(voices=catalog.voice_cards())
 
     @router.get("/v1/audio/models", summary="The models that speak: all of them")
     async def audio_models() -> AudioModelList:

@@ -1,5 +1,6 @@
 """The `duotone` command. What its commands need is imported when they run, so that help is quick."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -81,7 +82,7 @@ def serve(
 
 @app.command()
 def say(
-    text: Annotated[str, typer.Argument(help="What to say.")],
+    text: Annotated[str, typer.Argument(help="What to say; - reads it from standard input.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; its name tells the format.")],
     model: Annotated[str | None, typer.Option(help="A checkpoint directory or a hub name.")] = None,
     config: Profile = None,
@@ -91,6 +92,10 @@ def say(
         str | None, typer.Option(help="How to say it, where the model follows instructions.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the same request sound the same.")] = None,
+    ref_audio: Annotated[Path | None, typer.Option(help="A recording to speak like, where the model clones.")] = None,
+    ref_text: Annotated[
+        str | None, typer.Option(help="What the recording says: makes the speech more like it.")
+    ] = None,
     assignments: Assignments = [],  # noqa: B006
 ) -> None:
     """Say a text into an audio file, without a server."""
@@ -102,7 +107,20 @@ def say(
         from .service import say as run
 
         configure_logging(settings.log_level)
-        request = request_to_say(settings, text, voice, language, instructions, seed)
+        if text == "-":
+            text = sys.stdin.buffer.read().decode(errors="replace")
+        request = request_to_say(
+            settings,
+            {
+                "input": text,
+                "voice": voice,
+                "language": language,
+                "instructions": instructions,
+                "seed": seed,
+                "ref_text": ref_text,
+            },
+            ref_audio,
+        )
         spoken_s = asyncio.run(run(settings, request, out))
     except DuotoneError as error:
         raise _refusal(error) from None

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 
+from ..stages.cloning.config import CloningOptions
 from ..stages.errors import ConfigurationError
 from ..stages.pipeline import STAGES, Options, Orchestration, PipelineOptions, one_or_more
 
@@ -97,6 +98,7 @@ class Settings(Options):
     monitor_file: Path | None = Field(None, description="where every second of the monitor is written at the end")
     http: HttpOptions = HttpOptions()
     text: TextOptions = TextOptions()
+    cloning: CloningOptions = CloningOptions()
     pipeline: PipelineOptions = PipelineOptions()
 
     @cached_property

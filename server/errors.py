@@ -3,7 +3,9 @@
 The pipeline's error tree (stages/errors.py) goes on here:
 
     RequestError
-    └── ModelNotFound  the request names a model that is not served
+    ├── NotJson        what was sent is not JSON at all
+    ├── ModelNotFound  the request names a model that is not served
+    └── VoiceNotFound  the request is about an uploaded voice that is not there
     DuotoneError
     ├── ClientGone     nobody is left to answer
     └── KeyRefused     the request brings no API key, or none of ours
@@ -28,8 +30,16 @@ log = logging.getLogger(__name__)
 RETRY_NOT_READY_S = 5
 
 
+class NotJson(RequestError):
+    """What was sent is not JSON at all."""
+
+
 class ModelNotFound(RequestError):
     """The request names a model that is not served."""
+
+
+class VoiceNotFound(RequestError):
+    """The request is about an uploaded voice that is not there."""
 
 
 class ClientGone(DuotoneError):
@@ -59,7 +69,9 @@ class Answer:
 _TABLE: dict[type[Exception], Answer] = {
     RequestValidationError: Answer(400, "invalid_request_error", "invalid_value"),
     RequestError: Answer(400, "invalid_request_error", "invalid_value"),
+    NotJson: Answer(400, "invalid_request_error", "invalid_json"),
     ModelNotFound: Answer(404, "invalid_request_error", "model_not_found"),
+    VoiceNotFound: Answer(404, "invalid_request_error", "voice_not_found"),
     QueueFull: Answer(429, "rate_limit_error", "queue_full"),
     KeyRefused: Answer(401, "invalid_request_error", "invalid_api_key"),
     ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
@@ -69,8 +81,11 @@ _TABLE: dict[type[Exception], Answer] = {
     Exception: Answer(500, "server_error", "internal_error"),
 }
 
+_JSON_INVALID = "json_invalid"
+"""pydantic's name for it."""
+
 _HTTP_CODES = {
-    400: "invalid_json",
+    400: "invalid_body",
     403: "origin_not_allowed",
     404: "not_found",
     405: "method_not_allowed",
@@ -84,6 +99,8 @@ def answer_to(error: Exception) -> Answer:
     """The table's row of the closest class."""
     if isinstance(error, HTTPException):
         return Answer(error.status_code, "invalid_request_error", _HTTP_CODES.get(error.status_code))
+    if isinstance(error, RequestValidationError) and error.errors()[0]["type"] == _JSON_INVALID:
+        return _TABLE[NotJson]
     return next(_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE)
 
 
@@ -126,7 +143,7 @@ def _readable(problems: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     lines, fields = [], []
     for problem in problems:
         _, *location = problem["loc"]
-        if problem["type"] == "json_invalid":
+        if problem["type"] == _JSON_INVALID:
             return f"the body is not JSON: {problem['ctx']['error']} at character {location[0]}", None
         if not location:
             return "the body must be a JSON object, sent with `Content-Type: application/json`", None

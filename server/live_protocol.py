@@ -30,11 +30,11 @@ from typing import Annotated, Literal
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
-from starlette.exceptions import HTTPException
 
 from ..stages.errors import RequestError
 from ..stages.types import SAMPLE_RATE
 from .audio import CHANNELS
+from .errors import NotJson
 from .protocol import ErrorBody, SpeechChoices, Text, Usage
 
 LiveFormat = Literal["pcm", "mp3", "opus", "aac", "flac"]
@@ -83,7 +83,7 @@ _CLIENT_MESSAGE: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessag
 
 
 def parse_message(text: str) -> ClientMessage:
-    """Raises RequestValidationError, RequestError for an object of no such type, HTTPException for what is no JSON."""
+    """Raises RequestValidationError, RequestError for an object of no such type, NotJson."""
     try:
         return _CLIENT_MESSAGE.validate_json(text)
     except ValidationError as error:
@@ -91,7 +91,7 @@ def parse_message(text: str) -> ClientMessage:
     if problems[0]["loc"]:
         raise RequestValidationError(problems)
     if problems[0]["type"] == "json_invalid":
-        raise HTTPException(400, f"the message is not JSON: {problems[0]['ctx']['error']}")
+        raise NotJson(f"the message is not JSON: {problems[0]['ctx']['error']}")
     raise RequestError("a message is an object whose `type` is session, text, flush, cancel or end", "type")
 
 

@@ -43,7 +43,7 @@ from .live_protocol import (
     TextPart,
     parse_message,
 )
-from .narration import Narration, Narrator
+from .narration import Delivery, Narration, Narrator
 from .protocol import Usage
 from .request_id import current_request_id
 
@@ -139,7 +139,7 @@ class LiveSpeech:
             raise RequestError("the first message must be a `session`", "type")
         if "authorization" not in socket.headers:
             self.keys.check_key(start.api_key.get_secret_value().encode() if start.api_key else b"")
-        session = Session(self, wire, start)
+        session = Session(self, wire, start, await self.narrator.delivery(start))
         await wire.tell(Ready(request_id=current_request_id(), response_format=start.response_format))
         await session.run()
         await wire.close(_ALL_SAID)
@@ -148,13 +148,13 @@ class LiveSpeech:
 class Session:
     """One client's session once it is accepted; ends with ClientGone, an error, or after `done`."""
 
-    def __init__(self, shared: LiveSpeech, wire: Wire, start: SessionStart) -> None:
-        """Raises RequestError for what the served model does not have, NotReady."""
+    def __init__(self, shared: LiveSpeech, wire: Wire, start: SessionStart, delivery: Delivery) -> None:
+        """Raises NotReady."""
         self._shared = shared
         self._options = shared.settings.http
         self._wire = wire
         self._start = start
-        self._delivery = shared.narrator.delivery(start)
+        self._delivery = delivery
         self._text = GrowingText(self._delivery.front)
         self._narrations: deque[Narration] = deque([self._open()])
         """What is spoken now, then what follows on it; to the last of them text is added."""

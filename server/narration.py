@@ -16,13 +16,17 @@ import msgspec
 
 from ..stages.errors import NotReady, RequestError
 from ..stages.request import AbortReason
+from ..stages.talker.prompt import Reference
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .catalog import Catalog
+from .cloning import Cloning
 from .config import Settings
 from .protocol import MAX_SEED, SpeechChoices, SpeechRequest, Usage
 from .text import ends_sentence, speakable_pieces
 
 _FRAME_BYTES = SAMPLES_PER_FRAME * SAMPLE_BYTES
+_SPOKEN_LENGTH = 2
+"""How many times its limit an input may be long once its numbers and signs are words."""
 _SAMPLING_FIELDS = {"temperature", "top_k", "top_p", "repetition_penalty"}
 
 
@@ -77,6 +81,7 @@ class Planner(Protocol):
         speaker: str | None,
         instruction: str | None,
         non_streaming: bool | None,
+        reference: Reference | None,
     ) -> PromptPlan: ...
 
 
@@ -96,22 +101,28 @@ class Voice:
     speaker: str | None
     language: str
     instructions: str | None
+    reference: Reference | None
 
 
 class Narrator:
     """Checks requests against the served model and starts to speak them."""
 
-    def __init__(self, settings: Settings, catalog: Catalog, planner: Planner, pipeline: SpeechPipeline) -> None:
+    def __init__(
+        self, settings: Settings, catalog: Catalog, cloning: Cloning, planner: Planner, pipeline: SpeechPipeline
+    ) -> None:
         self._settings = settings
         self._catalog = catalog
+        self._cloning = cloning
         self._planner = planner
         self._pipeline = pipeline
 
-    def begin(self, request_id: str, request: SpeechRequest) -> "Narration":
-        """Submit the first piece of a request. Raises RequestError (QueueFull, ModelNotFound), NotReady."""
+    async def begin(self, request_id: str, request: SpeechRequest) -> "Narration":
+        """Submit the first piece of a request. Raises NotReady, and as `delivery`; QueueFull."""
         self._check_length("input", request.input)
-        delivery = self.delivery(request)
-        pieces = [delivery.piece(text) for text in speakable_pieces(request.input, delivery.front)]
+        delivery = await self.delivery(request)
+        texts = speakable_pieces(request.input, delivery.front)
+        self._check_spoken_length(texts)
+        pieces = [delivery.piece(text) for text in texts]
         silence = b"" if pieces else _silence(self._settings.text.silence_s)
         narration = self._narration(request_id, request.max_new_frames, silence)
         narration.extend(pieces)
@@ -125,14 +136,15 @@ class Narrator:
             raise NotReady("a stage is starting, draining or dead")
         return self._narration(request_id, max_frames=None, silence=b"")
 
-    def delivery(self, choices: SpeechChoices) -> "Delivery":
-        """Raises RequestError (ModelNotFound) for what the served model does not have."""
+    async def delivery(self, choices: SpeechChoices) -> "Delivery":
+        """Raises RequestError (ModelNotFound) for what the served model does not have, and as `Cloning.reference`."""
         self._catalog.check_model(choices.model)
         self._check_length("instructions", choices.instructions or "")
         voice = Voice(
             self._catalog.voice(choices.voice),
             self._catalog.language(choices.language),
             self._catalog.instructions(choices.instructions),
+            await self._cloning.reference(choices),
         )
         return Delivery(self._settings, self._catalog.model.sampling, self._planner, choices, voice)
 
@@ -143,6 +155,12 @@ class Narrator:
         most = self._settings.max_input_chars
         if len(text) > most:
             raise RequestError(f"{field} has {len(text)} characters, more than {most}", field)
+
+    def _check_spoken_length(self, texts: list[str]) -> None:
+        """Written as words, digits and signs may become many times as long."""
+        spoken, most = sum(map(len, texts)), _SPOKEN_LENGTH * self._settings.max_input_chars
+        if spoken > most:
+            raise RequestError(f"input has {spoken} characters when it is written as words, more than {most}", "input")
 
 
 class Delivery:
@@ -169,6 +187,7 @@ class Delivery:
             speaker=self._voice.speaker,
             instruction=self._voice.instructions,
             non_streaming=self._choices.non_streaming_mode,
+            reference=self._voice.reference,
         )
         least, room = self._choices.min_new_frames, self._max_positions - plan.positions
         if least is not None and least > room:

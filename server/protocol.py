@@ -106,6 +106,14 @@ class SpeechChoices(BaseModel):
         None, description="whether the prompt holds the whole text; the way that fits the kind of checkpoint if absent"
     )
 
+    ref_audio: Text | None = Field(
+        None, description="a recording to speak like, where the model clones voices: data:audio/wav;base64,…"
+    )
+    ref_text: Text | None = Field(None, description="what the recording says; needed unless `x_vector_only` is true")
+    x_vector_only: bool | None = Field(
+        None, description="take the sound of the voice alone from the recording, not its manner too"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _null_means_absent(cls, fields: object) -> object:
@@ -180,13 +188,31 @@ class VoiceCard(BaseModel):
 
     id: str
     name: str
-    voice: str | None = Field(description="the model's voice behind the name; null where the model has no voices")
+    voice: str | None = Field(description="the model's or uploaded voice behind the name; null where there are none")
 
 
 class VoiceList(BaseModel):
-    """The answer of /v1/audio/voices: the model's own voices, then the other names that it answers to."""
+    """The answer of /v1/audio/voices: the model's own or uploaded voices, then the other names that it answers to."""
 
     voices: list[VoiceCard]
+
+
+class NewVoice(BaseModel):
+    """The answer to an upload: `id` is what requests give as `voice`."""
+
+    id: str
+    object: Literal["audio.voice"] = "audio.voice"
+    created_at: int = Field(description="seconds since 1970")
+    name: str
+    type: Literal["audio_sample"] = "audio_sample"
+
+
+class VoiceDeleted(BaseModel):
+    """The answer to a voice's deletion."""
+
+    id: str
+    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
+    deleted: Literal[True] = True
 
 
 class AudioModel(BaseModel):

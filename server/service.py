@@ -1,10 +1,12 @@
 """From settings to a running service: what `duotone serve` and `duotone say` do once their arguments are read."""
 
+import base64
 import logging
 import math
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from ..profiling.metrics import Metrics
 from ..profiling.monitor import Monitor
 from ..stages.checkpoint import locate, read_checkpoint
+from ..stages.cloning.cloner import Cloner
 from ..stages.errors import ConfigurationError, DuotoneError, RequestError
 from ..stages.orchestrator import Orchestrator
 from ..stages.pipeline import PIPELINES
@@ -27,6 +30,7 @@ from ..stages.talker.tokenizer import Tokenizer
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
 from .app import create_app
 from .catalog import Catalog, Model, served_name
+from .cloning import Cloning
 from .config import Settings
 from .narration import Narrator, Planner
 from .protocol import SpeechRequest
@@ -45,6 +49,8 @@ class Service:
     pipeline: Orchestrator
     metrics: Metrics
     monitor: Monitor
+    cloner: Cloner | None
+    """Where the model speaks with the voices of recordings."""
 
 
 def assemble(settings: Settings) -> Service:
@@ -59,7 +65,8 @@ def assemble(settings: Settings) -> Service:
     monitor = Monitor(keep_all=settings.monitor_file is not None)
     definition = PIPELINES[checkpoint.model_type]
     pipeline = Orchestrator(definition, checkpoint.directory, settings.pipeline, metrics, monitor)
-    return Service(catalog, partial(build_plan, checkpoint, tokenizer), pipeline, metrics, monitor)
+    cloner = Cloner(checkpoint.directory, settings.cloning) if checkpoint.clones else None
+    return Service(catalog, partial(build_plan, checkpoint, tokenizer), pipeline, metrics, monitor, cloner)
 
 
 def configure_logging(level: str) -> None:
@@ -80,7 +87,9 @@ def serve(settings: Settings) -> None:
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(settings, service.catalog, service.planner, service.pipeline, service.metrics, start_failed)
+    app = create_app(
+        settings, service.catalog, service.planner, service.pipeline, service.metrics, start_failed, service.cloner
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -105,19 +114,17 @@ def serve(settings: Settings) -> None:
         raise failures[0]
 
 
-def request_to_say(
-    settings: Settings, text: str, voice: str, language: str, instructions: str | None, seed: int | None
-) -> SpeechRequest:
-    """A request from command line arguments. Raises RequestError as the route would answer it."""
+def request_to_say(settings: Settings, fields: Mapping[str, object], ref_audio: Path | None) -> SpeechRequest:
+    """A request from command line arguments. Raises RequestError as the route would answer it, ConfigurationError."""
+    asked: dict[str, object] = {"model": served_name(settings), **fields}
+    if ref_audio is not None:
+        try:
+            encoded = base64.b64encode(ref_audio.read_bytes()).decode()
+        except OSError as error:
+            raise ConfigurationError(f"{ref_audio}: cannot be read: {error.strerror}") from None
+        asked |= {"ref_audio": f"data:audio/wav;base64,{encoded}", "x_vector_only": fields["ref_text"] is None}
     try:
-        return SpeechRequest(
-            model=served_name(settings),
-            input=text,
-            voice=voice,
-            language=language,
-            instructions=instructions,
-            seed=seed,
-        )
+        return SpeechRequest.model_validate(asked)
     except ValidationError as error:
         first = error.errors()[0]
         raise RequestError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
@@ -135,15 +142,18 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
         task = progress.add_task("starting the pipeline")
         try:
             await service.pipeline.start()
-            narrator = Narrator(settings, service.catalog, service.planner, service.pipeline)
+            cloning = Cloning(settings, service.catalog, service.cloner)
+            narrator = Narrator(settings, service.catalog, cloning, service.planner, service.pipeline)
             chunks = []
-            with narrator.begin("say", request) as narration:
+            with await narrator.begin("say", request) as narration:
                 async for samples in narration:
                     chunks.append(samples)
                     spoken_s = sum(map(len, chunks)) / SAMPLE_BYTES / SAMPLE_RATE
                     progress.update(task, description=f"speaking: {spoken_s:.1f} s")
         finally:
             await service.pipeline.stop(drain_s=0)
+            if service.cloner is not None:
+                await service.cloner.stop()
     audio = np.frombuffer(b"".join(chunks), "<i2")
     soundfile.write(out, audio, SAMPLE_RATE)
     return len(audio) / SAMPLE_RATE

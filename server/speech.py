@@ -40,8 +40,14 @@ _HEADERS = {
 _T = TypeVar("_T")
 
 
-async def _next(narration: Narration) -> bytes:
-    return await anext(narration, b"")
+async def _begun(beginning: Awaitable[Narration]) -> tuple[Narration, bytes]:
+    """The narration and its first samples. Cancels it when they do not come."""
+    narration = await beginning
+    try:
+        return narration, await anext(narration, b"")
+    except BaseException:
+        narration.cancel()
+        raise
 
 
 async def audio_chunks(narration: Narration, first: bytes, transcoder: Transcoder) -> AsyncIterator[bytes]:
@@ -52,9 +58,11 @@ async def audio_chunks(narration: Narration, first: bytes, transcoder: Transcode
     yield await transcoder.finish()
 
 
-async def complete_file(narration: Narration, transcoder: Transcoder) -> bytes:
+async def complete_file(beginning: Awaitable[Narration], transcoder: Transcoder) -> bytes:
     """The whole encoded answer. Raises what the pipeline raises."""
-    return b"".join([chunk async for chunk in audio_chunks(narration, await _next(narration), transcoder)])
+    narration, first = await _begun(beginning)
+    with narration:
+        return b"".join([chunk async for chunk in audio_chunks(narration, first, transcoder)])
 
 
 async def event_chunks(narration: Narration, first: bytes, transcoder: Transcoder) -> AsyncIterator[bytes]:
@@ -131,16 +139,12 @@ def speech_router(narrator: Narrator, options: HttpOptions, encoding: Executor) 
         if body.stream_format == "sse" and not body.stream:
             raise RequestError("server-sent events are a stream: ask for `stream_format` `audio`, or stream", "stream")
         media_type = FORMATS[body.response_format].media_type
-        narration = narrator.begin(current_request_id(), body)
         transcoder = Transcoder(FORMATS[body.response_format], body.speed, not body.stream, encoding)
-        try:
-            if not body.stream:
-                content = await until_gone(request.receive, complete_file(narration, transcoder))
-                return Response(content, media_type=media_type, headers=_HEADERS)
-            first = await until_gone(request.receive, _next(narration))
-        except BaseException:
-            narration.cancel()
-            raise
+        beginning = narrator.begin(current_request_id(), body)
+        if not body.stream:
+            content = await until_gone(request.receive, complete_file(beginning, transcoder))
+            return Response(content, media_type=media_type, headers=_HEADERS)
+        narration, first = await until_gone(request.receive, _begun(beginning))
         if body.stream_format == "sse":
             chunks, media_type = event_chunks(narration, first, transcoder), EVENT_STREAM
         else:

@@ -7,14 +7,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from duotone.stages.errors import DuotoneError
+from duotone.stages.talker.prompt import Reference
 from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 
 def plan_of(
-    text: str, *, language: str, speaker: str | None, instruction: str | None, non_streaming: bool | None
+    text: str,
+    *,
+    language: str,
+    speaker: str | None,
+    instruction: str | None,
+    non_streaming: bool | None,
+    reference: Reference | None,
 ) -> PromptPlan:
     """A plan that the fake pipeline can read back; the choices ride along in the trailing ids."""
-    choices = "\0".join(map(str, (language, speaker, instruction, non_streaming)))
+    said = reference.transcript.text if reference and reference.transcript else None
+    heard = None if reference is None else f"{reference.x_vector[0]:g} {said}"
+    choices = "\0".join(map(str, (language, speaker, instruction, non_streaming, heard)))
     return PromptPlan(rows=text.encode("utf-32-le"), trailing_text_ids=[ord(sign) for sign in choices])
 
 

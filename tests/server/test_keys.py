@@ -98,7 +98,7 @@ async def test_reading_needs_no_key(client, path):
         ("POST", "/start_profile"),
         ("POST", "/stop_profile"),
         ("POST", "/v1/audio/voices"),
-        ("DELETE", "/v1/audio/voices"),
+        ("DELETE", "/v1/audio/voices/me"),
         ("POST", "/nothing/here"),
     ],
 )
@@ -139,8 +139,16 @@ async def test_no_key_is_logged_or_shown(client, ask, settings, caplog):
 async def test_the_documentation_says_what_is_locked(client):
     document = (await client.get("/openapi.json")).json()
     assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    locked = {path for path, ways in document["paths"].items() for way in ways.values() if "security" in way}
-    assert locked == {SPEECH, "/start_profile", "/stop_profile"}
+    locked = {
+        (method, path) for path, ways in document["paths"].items() for method, way in ways.items() if "security" in way
+    }
+    assert locked == {
+        ("post", SPEECH),
+        ("post", "/v1/audio/voices"),
+        ("delete", "/v1/audio/voices/{name}"),
+        ("post", "/start_profile"),
+        ("post", "/stop_profile"),
+    }
 
 
 async def test_without_keys_nothing_is_locked(model, metrics, ask):

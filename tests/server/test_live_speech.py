@@ -182,7 +182,7 @@ async def test_choices_reach_every_piece_and_each_has_its_own_seed(session, pipe
         await client.text("One. ")
         await client.say("flush")
         await said(client, "Two. ")
-    assert [stream.choices for stream in pipeline.streams] == [["english", "ryan", "Whisper.", "None"]] * 2
+    assert [stream.choices for stream in pipeline.streams] == [["english", "ryan", "Whisper.", "None", "None"]] * 2
     assert [stream.sampling.seed for stream in pipeline.streams] == [5, piece_seed(5, 1)]
     assert [stream.sampling.max_new_frames for stream in pipeline.streams] == [9, 9]
 

@@ -106,12 +106,12 @@ async def test_a_long_text_is_one_continuous_answer(client, ask, pipeline):
 async def test_choices_reach_the_prompt_as_the_model_spells_them(client, ask, pipeline):
     fields = {"voice": "VIVIAN", "language": "English", "instructions": "Whisper.", "non_streaming_mode": False}
     await client.post(SPEECH, json=ask(**fields))
-    assert pipeline.streams[0].choices == ["english", "Vivian", "Whisper.", "False"]
+    assert pipeline.streams[0].choices == ["english", "Vivian", "Whisper.", "False", "None"]
 
 
 async def test_choices_have_defaults(client, pipeline):
     await client.post(SPEECH, json={"model": "robin", "input": "Hello.", "instructions": " "})
-    assert pipeline.streams[0].choices == ["auto", "Vivian", "None", "None"]
+    assert pipeline.streams[0].choices == ["auto", "Vivian", "None", "None", "None"]
 
 
 async def test_sampling_fields_stand_over_the_checkpoint_s_own(client, ask, pipeline):
