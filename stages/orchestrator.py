@@ -297,7 +297,6 @@ class Orchestrator:
     def _died(self, replica: Replica, reason: str) -> None:
         """Fail what the dead worker held, and whoever waits when nobody is left to serve them; start another one."""
         log.error("%s", reason)
-        replica.alive = False
         self._questions.lost(replica)
         self.profiling.lost(replica)
         self._monitor.gone(replica.name)

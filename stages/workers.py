@@ -35,7 +35,7 @@ class Replica:
     channel: OrchestratorChannel
     process: asyncio.subprocess.Process
     slots: int = 0
-    alive: bool = True
+    stopping: bool = False
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
     pace: Pace = field(default_factory=Pace)
@@ -52,6 +52,11 @@ class Replica:
     def device(self) -> str:
         """The device that it computes on."""
         return self.spec.device
+
+    @property
+    def alive(self) -> bool:
+        """Whether it works: from its process's end on it gets no request, though its last words are still to come."""
+        return self.process.returncode is None and not self.stopping
 
     @property
     def free_slots(self) -> int:
@@ -87,7 +92,7 @@ class Replica:
     async def stop(self, grace_s: float) -> None:
         """Ask the worker to leave, kill it when it does not, and release its channel."""
         self.send(Shutdown())
-        self.alive = False
+        self.stopping = True
         try:
             await asyncio.wait_for(self.process.wait(), grace_s)
         except TimeoutError:

@@ -59,13 +59,13 @@ class Server:
                 return float(row.rsplit(" ", 1)[1])
         return 0.0
 
-    def workers(self) -> dict[str, int]:
-        """Stage → process id, by what is on the command line of the server's children."""
+    def workers(self, *names: str) -> dict[str, int]:
+        """Name → process id: of the server's children in the order they were started, first the Talkers, on Linux."""
         found = subprocess.run(
             ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
         )
         pids = [int(line.split()[0]) for line in found.stdout.splitlines() if "duotone.stages.worker" in line]
-        return dict(zip(("talker", "code2wav"), sorted(pids), strict=True))
+        return dict(zip(names or ("talker", "code2wav"), sorted(pids), strict=True))
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -131,7 +131,7 @@ async def measure(arguments: argparse.Namespace, checkpoint: Path | None) -> boo
                 gpu_loads.append(gpus.take())
                 print(in_short(levels[-1].summary), flush=True)
                 write_results(out / f"{streams}-streams.json", target, load, levels[-1:])
-            (out / "metrics.txt").write_bytes(await exposed(target))  # noqa: ASYNC240  (nothing runs beside it)
+            (out / "metrics.txt").write_bytes(await exposed(target))
     left = session_processes(server.session)
     assert not left, f"left behind: {left}"
     write_outcome(out / "outcome.json", command, start_s, levels, gpu_loads)

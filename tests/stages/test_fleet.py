@@ -47,7 +47,7 @@ async def test_a_pair_on_two_devices_serves_where_no_other_is_free(fleet):
     one.holds |= set(range(4))
     two.replicas("code2wav")[1].holds |= set(range(4))
     assert admit(two, 9) == ["talker-1", "code2wav-0"]
-    other.alive = False
+    other.process.end(1)
     assert admit(two, 10) is None
 
 
@@ -58,9 +58,9 @@ async def test_the_freest_of_several_is_taken_whatever_the_devices(fleet):
 
 async def test_a_fleet_is_ready_as_long_as_each_stage_has_a_worker(fleet):
     two = await fleet(["cpu", "cpu"], ["cpu"])
-    two.replicas("talker")[0].alive = False
+    two.replicas("talker")[0].process.end(1)
     assert two.ready
-    two.replicas("talker")[1].alive = False
+    two.replicas("talker")[1].process.end(1)
     assert not two.ready
 
 

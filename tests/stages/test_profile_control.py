@@ -126,18 +126,20 @@ async def test_a_scrape_joins_what_the_engines_answer(pipeline):
         text = await answered(
             stages, orchestrator.exposition(), talker=Exposition("vllm:a 1\n"), code2wav=Exposition("")
         )
-        assert text == "vllm:a 1\n"
+        assert 'vllm:a{replica="0",stage="talker"} 1.0' in text.splitlines()
         # Two scrapes at once share one question.
         both = asyncio.gather(orchestrator.exposition(), orchestrator.exposition())
         await settle()
         assert len(stages.sent("talker", Scrape)) == 2
         await stages.say("talker", Exposition("vllm:a 2\n"))
         await stages.say("code2wav", Exposition(""))
-        assert await both == ["vllm:a 2\n", "vllm:a 2\n"]
+        for text in await both:
+            assert 'vllm:a{replica="0",stage="talker"} 2.0' in text.splitlines()
 
 
 async def test_a_busy_engine_is_left_out_of_a_scrape(pipeline, monkeypatch):
     monkeypatch.setattr("duotone.stages.orchestrator.SCRAPE_TIMEOUT_S", 0.05)
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
-        assert await answered(stages, orchestrator.exposition(), code2wav=Exposition("b 1\n")) == "b 1\n"
+        text = await answered(stages, orchestrator.exposition(), code2wav=Exposition("b 1\n"))
+        assert 'b{replica="0",stage="code2wav"} 1.0' in text.splitlines()
