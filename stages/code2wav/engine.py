@@ -1,16 +1,17 @@
 """Code2Wav's engine: the streams that are open, which of them a step decodes, and their samples as int16.
 
 Continuous batching: streams come and go between steps. A step decodes the same number of frames of each stream in it,
-so its tensors are whole and nothing is padded; how many is up to the most urgent stream.
+so its tensors are whole and nothing is padded; how many is up to the most urgent stream. On a GPU a step is launched
+before the one before it is read, so that the device always has work.
 """
 
 import time
+from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.profiler import record_function
 
 from ..checkpoint import Checkpoint
@@ -19,19 +20,7 @@ from ..errors import RequestError
 from ..messages import Abort, Decode, Event, Samples, StageCommand
 from ..pipeline import Code2WavOptions
 from ..types import CODEBOOKS
-from .decoder import load_decoder
-from .slots import SlotStates
-
-Codes = npt.NDArray[np.int16]
-"""[frames, CODEBOOKS]"""
-
-FULL_SCALE = 32_767
-"""The int16 of the sample 1.0; -1.0 is its negative, so that silence and clipping are symmetric."""
-
-
-def to_int16(samples: Tensor) -> Tensor:
-    """Floats to int16, on their device: clamped to -1 … 1, times FULL_SCALE, rounded to nearest (ties to even)."""
-    return samples.float().clamp(-1, 1).mul(FULL_SCALE).round().to(torch.int16)
+from .chunks import ChunkDecoder, Codes, make_decoder
 
 
 def chunk_sizes(max_chunk_frames: int) -> list[int]:
@@ -50,29 +39,48 @@ class Stream:
     last: bool = False
     """Whether no more frames will come."""
     pending: Codes = field(default_factory=lambda: np.empty((0, CODEBOOKS), np.int16))
+    decoded: int = 0
+    """Frames that were given to the decoder."""
+    unread: int = 0
+    """Launches with frames of it whose samples were not read."""
 
     def take(self, frames: int) -> Codes:
         """The next frames, which are pending no longer."""
         taken, self.pending = self.pending[:frames], self.pending[frames:]
+        self.decoded += frames
+        self.unread += 1
         return taken
+
+    @property
+    def over(self) -> bool:
+        """Whether all its samples have been read."""
+        return self.last and not len(self.pending) and not self.unread
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch that was not read."""
+
+    streams: list[Stream]
+    frames: int
+    launched_s: float
 
 
 class Code2WavEngine(Engine):
     """Decodes up to `slots` streams; lives in a worker process, on its main thread."""
 
-    def __init__(self, checkpoint: Checkpoint, options: Code2WavOptions) -> None:
+    def __init__(self, checkpoint: Checkpoint, options: Code2WavOptions, decoder: ChunkDecoder | None = None) -> None:
+        """`decoder` None: the one for the options' device."""
         torch.set_num_threads(options.threads)
-        dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
         self.slots = options.slots
         self.codebook_size = checkpoint.codec.codebook_size
-        self._device = options.device
         self._max_batch_frames = options.max_batch_frames
         self._chunk_sizes = chunk_sizes(min(options.max_chunk_frames, options.max_batch_frames))
         self._streams: dict[int, Stream] = {}
         self._free_slots = list(range(options.slots))
-        self._decoder = load_decoder(checkpoint.codec, checkpoint.codec_weights, dtype, options.device)
-        self._states = SlotStates(self._decoder, options.slots, dtype, options.device)
-        self._warm_up()
+        self._decoder = decoder or make_decoder(checkpoint, options, self._chunk_sizes)
+        self._unread: deque[Step] = deque()
+        self._read_s = 0.0
 
     def accept(self, command: StageCommand) -> None:
         """Open or feed a stream (Decode), or forget some (Abort). A RequestError has closed the stream it is about."""
@@ -93,55 +101,66 @@ class Code2WavEngine(Engine):
         stream.deadline_s, stream.last = command.deadline_s, command.last
 
     def has_work(self) -> bool:
-        """Whether a stream has frames to decode or only needs to be ended."""
-        return any(len(stream.pending) or stream.last for stream in self._streams.values())
+        """Whether a stream has frames to decode, samples to be read, or only needs to be ended."""
+        return bool(self._unread) or any(len(stream.pending) or stream.over for stream in self._streams.values())
 
     def step(self) -> Event | None:
-        """Decode one chunk of the most urgent stream and of those that can go with it."""
-        started_s = time.perf_counter()
-        batch, frames = self._schedule()
-        samples = b""
-        if batch:
-            codes = np.stack([stream.take(frames) for stream in batch])
-            with record_function("decode chunk"):
-                samples = self._decode([stream.slot for stream in batch], codes)
-        ended = [stream.key for stream in self._streams.values() if stream.last and not len(stream.pending)]
+        """Decode one chunk of the most urgent stream and of those that can go with it; say what an older step made."""
+        launched = self._launch()
+        if launched and len(self._unread) <= self._decoder.ahead:
+            return None
+        keys, frames, samples, step_s = [], [], b"", 0.0
+        if self._unread:
+            step = self._unread.popleft()
+            with record_function("read samples"):
+                made = self._decoder.read()
+            heard = [row for row, stream in enumerate(step.streams) if self._streams.get(stream.key) is stream]
+            keys, frames = [step.streams[row].key for row in heard], [step.frames] * len(heard)
+            samples = np.ascontiguousarray(made[heard], "<i2").tobytes()
+            now_s = time.perf_counter()
+            step_s, self._read_s = now_s - max(step.launched_s, self._read_s), now_s
+            for stream in step.streams:
+                stream.unread -= 1
+        ended = [stream.key for stream in self._streams.values() if stream.over]
         for key in ended:
             self._close_stream(key)
-        if not batch and not ended:
-            return None
-        keys = [stream.key for stream in batch]
-        step_s = time.perf_counter() - started_s
-        return Samples(keys, [frames] * len(batch), samples, ended, batch=len(batch), step_s=step_s)
+        return Samples(keys, frames, samples, ended, batch=len(keys), step_s=step_s) if keys or ended else None
 
     def close(self) -> None:
         """Drop every stream, the weights and the states."""
         self._streams.clear()
-        del self._decoder, self._states
+        del self._decoder
+
+    def _launch(self) -> bool:
+        """Launch the next step; False if there is nothing to decode."""
+        launched_s = time.perf_counter()
+        batch, frames = self._schedule()
+        if not batch:
+            return False
+        positions = [stream.decoded for stream in batch]
+        codes = np.stack([stream.take(frames) for stream in batch])
+        with record_function("decode chunk"):
+            self._decoder.launch([stream.slot for stream in batch], positions, codes)
+        self._unread.append(Step(batch, frames, launched_s))
+        return True
 
     def _schedule(self) -> tuple[list[Stream], int]:
-        """The streams of the next step, most urgent first, and how many frames it decodes of each."""
+        """The streams of the next step, most urgent first, and how many frames it decodes of each.
+
+        Streams that have more to give than the most urgent one wait for a step of their own: one long chunk costs less
+        than several short ones, and the urgent step stays short.
+        """
         waiting = [stream for stream in self._streams.values() if len(stream.pending)]
         if not waiting:
             return [], 0
-        waiting.sort(key=lambda stream: stream.deadline_s)
-        frames = max(size for size in self._chunk_sizes if size <= len(waiting[0].pending))
-        ready = [stream for stream in waiting if len(stream.pending) >= frames]
+        frames = self._chunk(min(waiting, key=lambda stream: stream.deadline_s))
+        ready = [stream for stream in waiting if self._chunk(stream) == frames]
+        ready.sort(key=lambda stream: stream.deadline_s)
         return ready[: self._max_batch_frames // frames], frames
 
-    @torch.inference_mode()
-    def _decode(self, slots: list[int], codes: Codes) -> bytes:
-        """[streams, frames, CODEBOOKS] → the streams' samples one after the other, int16, little-endian."""
-        rows = torch.tensor(slots, device=self._device)
-        state = self._states.gather(rows)
-        samples = self._decoder(torch.from_numpy(codes).to(self._device, torch.int64), state)
-        self._states.scatter(rows, state)
-        return to_int16(samples).cpu().numpy().astype("<i2", copy=False).tobytes()
-
-    def _warm_up(self) -> None:
-        """Compute every chunk size once: the first call of a shape pays for buffers and the choice of a kernel."""
-        for frames in self._chunk_sizes:
-            self._decode([0], np.zeros((1, frames, CODEBOOKS), np.int16))
+    def _chunk(self, stream: Stream) -> int:
+        """The largest chunk that a stream which has pending frames can give."""
+        return self._chunk_sizes[bisect_right(self._chunk_sizes, len(stream.pending)) - 1]
 
     def _read_codes(self, codes: bytes) -> Codes:
         """[frames, CODEBOOKS]. Raises RequestError for a number of bytes or an id that no frame can have."""
@@ -158,7 +177,6 @@ class Code2WavEngine(Engine):
         if not self._free_slots:
             raise RequestError(f"all {self.slots} slots of Code2Wav are taken")
         stream = Stream(key, self._free_slots.pop(), deadline_s)
-        self._states.reset(stream.slot)
         self._streams[key] = stream
         return stream
 

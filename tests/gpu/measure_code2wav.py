@@ -1,72 +1,335 @@
-"""Measure Code2Wav alone: `python -m tests.gpu.measure_code2wav [--device cuda]`, published sizes, random weights.
+"""Measure Code2Wav alone on a GPU: `python -m tests.gpu.measure_code2wav {speed,kernels,tiles,exact}`.
 
-Prints the time of an engine's step, from codes in host memory to samples in host memory, by streams and frames a step.
+Published sizes, random weights, bfloat16; `exact` compares with the plain modules on the golden cases and the bundled
+voice. Needs torch, triton, safetensors and msgspec alone.
 """
 
 import argparse
+import contextlib
+import functools
+import itertools
+import multiprocessing
 import statistics
-import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
-from duotone.stages.checkpoint import read_checkpoint
-from duotone.stages.code2wav.engine import Code2WavEngine
-from duotone.stages.messages import Abort, Decode
-from duotone.stages.pipeline import Code2WavOptions
-from duotone.stages.types import CODEBOOKS, FRAME_S
+from duotone.stages.architecture import CodecConfig
+from duotone.stages.code2wav import fused
+from duotone.stages.code2wav.decoder import CodecDecoder, load_decoder
+from duotone.stages.code2wav.fused import FusedDecoder, FusedUnit, Product, Tile
+from duotone.stages.code2wav.graphs import GraphDecoder
+from duotone.stages.code2wav.layers import freeze
+from duotone.stages.code2wav.quantizer import Codebook
+from duotone.stages.types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
+from duotone.stages.weights import WeightIndex
 
-from .hollow import PUBLISHED_1B7, servable_checkpoint
-
-SHAPES = ((1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 2), (64, 4), (64, 8), (128, 4))
+HERE = Path(__file__).parent
+PUBLISHED = HERE / "published_1b7" / "speech_tokenizer"
+GOLDEN = HERE.parent / "golden" / "custom_voice"
+LARK = HERE.parents[1] / "voices" / "lark" / "speech_tokenizer"
+LARK_CODES = HERE / "lark_codes.npy"
+"""uint8 [76, 16]: what the voice says at temperature 0.3 to a sentence."""
+SHAPES = tuple(itertools.product((1, 16, 64, 128), (1, 4, 8)))
 """(streams, frames) of a step."""
-RUNS = 7
-WARM_UP_RUNS = 2
+PEAK_TFLOPS, PEAK_GBS = 790, 4_300
+"""What large products and copies reached on an H200 (bfloat16, through PyTorch)."""
 
 
-def step_ms(engine: Code2WavEngine, keys: range, frames: int, rng: np.random.Generator) -> float:
-    """Milliseconds of one step over the streams `keys`: the median of some, after a warm-up."""
-    times = []
-    for _ in range(RUNS):
-        for key in keys:
-            codes = rng.integers(0, engine.codebook_size, (frames, CODEBOOKS)).astype("<i2")
-            engine.accept(Decode(key, codes.tobytes(), last=False, deadline_s=0.0))
-        start_s = time.perf_counter()
-        samples = engine.step()
-        times.append(1000 * (time.perf_counter() - start_s))
-        assert samples is not None
-        assert samples.batch == len(keys), "the streams did not fit into one step"
-    engine.accept(Abort(list(keys)))
-    return statistics.median(times[WARM_UP_RUNS:])
+def read_config(folder: Path) -> CodecConfig:
+    """The sizes in a speech tokenizer's folder."""
+    raw = msgspec.json.decode((folder / "config.json").read_bytes())["decoder_config"]
+    known = {field.name for field in fields(CodecConfig)}
+    return msgspec.convert({key: value for key, value in raw.items() if key in known}, CodecConfig)
+
+
+def random_decoder(config: CodecConfig) -> CodecDecoder:
+    """Frozen, float32, on the GPU."""
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        decoder = CodecDecoder(config)
+        for module in decoder.modules():
+            if isinstance(module, Codebook):
+                module.embedding_sum.data.normal_()
+    decoder.eval().requires_grad_(False)
+    freeze(decoder)
+    return decoder
+
+
+def stored_decoder(folder: Path) -> tuple[CodecConfig, CodecDecoder]:
+    """Frozen, float32, on the GPU."""
+    config = read_config(folder)
+    return config, load_decoder(config, WeightIndex.read(folder), torch.float32, "cuda")
+
+
+def speed(decoder: CodecDecoder, config: CodecConfig) -> None:
+    """Milliseconds from codes in host memory to samples in host memory, alone and one launch ahead."""
+    held_mib = torch.cuda.memory_allocated() / 2**20
+    start_s = time.perf_counter()
+    built = FusedDecoder(decoder, config, torch.bfloat16, 128, 16)
+    runner = GraphDecoder(built, 128, [1, 2, 4, 8, 16], 1024)
+    torch.cuda.synchronize()
+    print(f"start: {time.perf_counter() - start_s:.1f} s,", end=" ")
+    print(f"GPU memory {torch.cuda.memory_reserved() / 2**20 - held_mib:.0f} MiB beyond the modules'")
+    print("streams  frames  alone ms  pipelined ms  times real time")
+    rng = np.random.default_rng(0)
+    for streams, frames in SHAPES:
+        codes = rng.integers(0, config.codebook_size, (streams, frames, CODEBOOKS)).astype(np.int16)
+        slots, position = list(range(streams)), 0
+        alone, began_s = [], 0.0
+        for _ in range(8):
+            began_s = time.perf_counter()
+            runner.launch(slots, [position] * streams, codes)
+            runner.read()
+            alone.append(1000 * (time.perf_counter() - began_s))
+            position += frames
+        runs = 20
+        runner.launch(slots, [position] * streams, codes)
+        began_s = time.perf_counter()
+        for _ in range(runs):
+            position += frames
+            runner.launch(slots, [position] * streams, codes)
+            runner.read()
+        ms = 1000 * (time.perf_counter() - began_s) / runs
+        runner.read()
+        times = 1000 * streams * frames * FRAME_S / ms
+        print(f"{streams:7} {frames:7} {statistics.median(alone[2:]):9.3f} {ms:13.3f} {times:16.0f}", flush=True)
+
+
+def step_arguments(config: CodecConfig, streams: int, frames: int) -> tuple[Tensor, ...]:
+    """What a FusedDecoder is called with: random codes of streams of which each has had 100 frames."""
+    codes = torch.randint(config.codebook_size, (streams, frames, CODEBOOKS), dtype=torch.int32, device="cuda")
+    slots = torch.arange(streams, dtype=torch.int32, device="cuda")
+    samples = torch.empty(streams, frames * SAMPLES_PER_FRAME, dtype=torch.int16, device="cuda")
+    return codes, slots, slots, torch.full_like(slots, 100), samples
+
+
+@dataclass(frozen=True)
+class Call:
+    """A matrix product of a step, or a whole residual unit, and its arguments."""
+
+    made_by: Product | FusedUnit
+    run: Callable[[], None]
+    rows: int
+    columns: int
+    depth: int
+    """Of all taps; of a residual unit those of both convolutions."""
+    kind: tuple[object, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{type(self.made_by).__name__} {self.rows} x {self.columns} x {self.depth} {self.kind}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.rows * self.columns * self.depth
+
+
+def record_calls(run: Callable[[], None]) -> list[Call]:
+    """Every product of a step, in the order of their kernels."""
+    calls: list[Call] = []
+    product, whole = Product.__call__, FusedUnit._whole
+
+    def record_product(self: Product, x: Tensor, length: int, **options: Tensor | None) -> None:
+        kind = (self.activation, self.norm_eps is not None, self.taps, *sorted(options))
+        again = functools.partial(product, self, x, length, **options)
+        calls.append(Call(self, again, len(x) * length, self.columns, self.depth * self.taps, kind))
+        again()
+
+    def record_unit(self: FusedUnit, x: fused.Buffer, *tensors: Tensor | None) -> None:
+        again = functools.partial(whole, self, x, *tensors)
+        rows, channels = x.new.shape[0] * x.new.shape[1], x.new.shape[2]
+        calls.append(Call(self, again, rows, channels, 8 * channels, (self.dilated.dilation, tensors[1] is not None)))
+        again()
+
+    Product.__call__, FusedUnit._whole = record_product, record_unit
+    run()
+    Product.__call__, FusedUnit._whole = product, whole
+    return calls
+
+
+def kernels(decoder: CodecDecoder, config: CodecConfig, streams: int, frames: int) -> None:
+    """The GPU time of each kernel of a step, launched without a graph."""
+    built = FusedDecoder(decoder, config, torch.bfloat16, streams, 16)
+    arguments = step_arguments(config, streams, frames)
+    for _ in range(2):
+        built(*arguments)
+    calls = iter(record_calls(lambda: built(*arguments)))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        built(*arguments)
+        torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    table: dict[str, list[float]] = {}
+    flops: dict[str, float] = {}
+    for event in events:
+        name = event.name
+        if name in ("product", "residual_unit"):
+            call = next(calls)
+            name, flops[call.name] = call.name, call.flops
+        table.setdefault(name, []).append(event.device_time)
+    whole = sum(map(sum, table.values()))
+    print(f"{streams} streams, {frames} frames: {whole / 1000:.3f} ms of kernels, {len(events)} launches")
+    for name, times in sorted(table.items(), key=lambda item: -sum(item[1])):
+        us = sum(times)
+        rate = f"{flops[name] * len(times) / us / 1e6:6.0f} TFLOP/s" if name in flops else ""
+        print(f"{us:9.1f} us {100 * us / whole:5.1f} % {len(times):3} x {name:70}{rate}")
+
+
+UNIT_TILES = [
+    Tile(m, 0, k, warps, stages)
+    for m, warps in ((64, 4), (64, 8), (128, 8), (128, 4))
+    for k, stages in ((32, 3), (32, 5), (64, 3))
+]
+
+
+def candidates(rows: int, columns: int) -> list[Tile]:
+    """Tiles worth a trial."""
+    if rows <= 64:
+        grid = itertools.product((16, 32), (32, 64, 128), (64, 128), (4,), (3, 5))
+    else:
+        grid = [
+            (128, 256, 64, 8, 3),
+            (128, 256, 64, 8, 4),
+            (256, 128, 64, 8, 3),
+            (128, 128, 64, 8, 3),
+            (128, 128, 64, 8, 4),
+            (128, 128, 64, 4, 3),
+            (128, 128, 32, 4, 4),
+            (64, 256, 64, 4, 3),
+            (64, 128, 64, 4, 3),
+            (64, 128, 64, 4, 4),
+            (128, 64, 64, 4, 3),
+            (128, 64, 64, 4, 4),
+            (128, 64, 32, 4, 5),
+            (256, 64, 64, 8, 3),
+            (64, 64, 64, 4, 4),
+            (128, 32, 32, 4, 4),
+            (256, 32, 32, 8, 4),
+        ]
+    return [Tile(*tile) for tile in grid if tile[1] <= max(64, 2 * columns)]
+
+
+def trials(call: Call) -> list[Tile]:
+    """The tiles to try for a call."""
+    if isinstance(call.made_by, Product):
+        return candidates(call.rows, call.columns)
+    return [tile for tile in UNIT_TILES if call.columns % tile.k == 0]
+
+
+def use(tile: Tile) -> None:
+    """Let every product have this tile."""
+    fused.choose_tile = fused.choose_unit_tile = lambda *_: tile
+
+
+def distinct_calls(streams: int, frames: int) -> list[Call]:
+    """One of each kind in a step of the published sizes; whole units and their two products."""
+    config = read_config(PUBLISHED)
+    decoder, calls = random_decoder(config), []
+    for fused.WIDEST_UNIT in (192, 0):
+        built = FusedDecoder(decoder, config, torch.bfloat16, streams, 16)
+        calls += record_calls(lambda: built(*step_arguments(config, streams, frames)))  # noqa: B023
+    return sorted({call.name: call for call in calls}.values(), key=lambda call: -call.flops)
+
+
+def compile_some(streams: int, frames: int, part: int, parts: int) -> None:
+    """Compile every `parts`-th pair of product and tile into Triton's cache. Runs in a process of its own."""
+    pairs = [(call, tile) for call in distinct_calls(streams, frames) for tile in trials(call)]
+    for call, tile in pairs[part::parts]:
+        use(tile)
+        with contextlib.suppress(Exception):  # too much shared memory
+            call.run()
+
+
+def tiles(streams: int, frames: int, parts: int) -> None:
+    """The best tiles of each product of a step."""
+    from triton.testing import do_bench_cudagraph
+
+    start_s = time.perf_counter()
+    with ProcessPoolExecutor(parts, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compile_some, [streams] * parts, [frames] * parts, range(parts), [parts] * parts))
+    print(f"compiled in {time.perf_counter() - start_s:.0f} s", flush=True)
+    for call in distinct_calls(streams, frames):
+        found = []
+        for tile in trials(call):
+            use(tile)
+            with contextlib.suppress(Exception):
+                found.append((1000 * do_bench_cudagraph(call.run, rep=3), tile))
+        found.sort(key=lambda pair: pair[0])
+        print(call.name)
+        for us, tile in found[:4]:
+            sizes = (tile.m, tile.n, tile.k, tile.warps, tile.stages)
+            print(f"    {us:8.1f} us {call.flops / us / 1e6:5.0f} TFLOP/s {sizes}", flush=True)
+
+
+@torch.inference_mode()
+def decode_fused(config: CodecConfig, decoder: CodecDecoder, dtype: torch.dtype, codes: Tensor, chunk: int) -> Tensor:
+    """[1, frames, 16] → float32 samples, in chunks, in slot 1 of 3, beside a stream that nobody hears."""
+    built = FusedDecoder(decoder, config, dtype, 3, max(16, chunk))
+    heard, position = [], 0
+    for part in codes.to(torch.int32).split(chunk, 1):
+        samples = torch.empty(2, part.shape[1] * SAMPLES_PER_FRAME, device="cuda")
+        sources, slots, positions = torch.tensor(
+            [[3 if position == 0 else 1, 3], [1, 4], [position, 0]], dtype=torch.int32, device="cuda"
+        )
+        built(torch.cat((part, part)), sources, slots, positions, samples)
+        heard.append(samples[:1])
+        position += part.shape[1]
+    return torch.cat(heard, 1)
+
+
+def decibels(expected: Tensor, heard: Tensor) -> float:
+    """Signal to noise."""
+    return float(10 * torch.log10(expected.square().mean() / (expected - heard).square().mean()))
+
+
+@torch.inference_mode()
+def exact() -> None:
+    """Against the reference's waveforms and the plain modules, in float32 and bfloat16."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    config, decoder = stored_decoder(GOLDEN / "checkpoint" / "speech_tokenizer")
+    for name in ("codec_00", "codec_05", "codec_07"):
+        with np.load(GOLDEN / f"{name}.npz") as arrays:
+            codes, wav = torch.from_numpy(arrays["codes"].astype(np.int32))[None].cuda(), arrays["wav"]
+        for dtype, chunk in ((torch.float32, 1), (torch.float32, 16), (torch.float32, 7), (torch.bfloat16, 4)):
+            heard = decode_fused(config, decoder, dtype, codes, chunk)
+            worst = np.abs(heard[0].cpu().numpy() - wav).max()
+            print(
+                f"{name} {dtype} by {chunk}: worst {worst:.2e}, {decibels(torch.from_numpy(wav).cuda(), heard):.1f} dB"
+            )
+    config, decoder = stored_decoder(LARK)
+    codes = torch.from_numpy(np.load(LARK_CODES).astype(np.int32))[None].cuda()
+    expected = decoder(codes.long())
+    for dtype, chunk in ((torch.float32, 4), (torch.bfloat16, 1), (torch.bfloat16, 8)):
+        heard = decode_fused(config, decoder, dtype, codes, chunk)
+        print(f"lark {dtype} by {chunk}: {decibels(expected, heard):.1f} dB", flush=True)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("what", choices=("speed", "kernels", "tiles", "exact"))
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--frames", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=14)
     arguments = parser.parse_args()
-    most_frames = max(streams * frames for streams, frames in SHAPES)
-    options = Code2WavOptions(
-        devices=arguments.device,
-        dtype=arguments.dtype,
-        slots=max(streams for streams, _ in SHAPES),
-        max_batch_frames=most_frames,
-    )
-    rng = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = read_checkpoint(servable_checkpoint(PUBLISHED_1B7, Path(scratch) / "checkpoint"))
-        start_s = time.perf_counter()
-        engine = Code2WavEngine(checkpoint, options)
-        print(f"start: {time.perf_counter() - start_s:.1f} s", flush=True)
-        print("streams  frames   step ms   times real time")
-        key = 0
-        for streams, frames in SHAPES:
-            ms = step_ms(engine, range(key, key + streams), frames, rng)
-            key += streams
-            print(f"{streams:7} {frames:7} {ms:9.1f} {1000 * streams * frames * FRAME_S / ms:17.0f}", flush=True)
-        engine.close()
+    config = read_config(PUBLISHED)
+    match arguments.what:
+        case "speed":
+            speed(random_decoder(config), config)
+        case "kernels":
+            kernels(random_decoder(config), config, arguments.streams, arguments.frames)
+        case "tiles":
+            tiles(arguments.streams, arguments.frames, arguments.processes)
+        case "exact":
+            exact()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.code2wav.engine import Code2WavEngine, chunk_sizes, to_int16
+from duotone.stages.code2wav.chunks import to_int16
+from duotone.stages.code2wav.engine import Code2WavEngine, chunk_sizes
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
@@ -87,13 +88,22 @@ def test_chunk_is_the_largest_that_the_most_urgent_stream_can_give(start):
     assert ear.steps == [[(1, 8)], [(1, 4)], [(1, 2)], [(1, 1)]]
 
 
-def test_others_join_when_they_have_as_many_frames(start):
+def test_streams_that_can_give_a_longer_chunk_wait_for_a_step_of_their_own(start):
     ear = Ear(start(max_chunk_frames=8, max_batch_frames=64))
-    ear.engine.accept(decode(1, LONG.codes[:5], deadline_s=3.0))
-    ear.engine.accept(decode(2, LONG.codes[:2], deadline_s=1.0))
-    ear.engine.accept(decode(3, LONG.codes[:1], deadline_s=2.0))
+    for key, frames, deadline_s in ((1, 5, 3.0), (2, 2, 1.0), (3, 1, 2.0), (4, 3, 4.0), (5, 1, 5.0)):
+        ear.engine.accept(decode(key, LONG.codes[:frames], deadline_s=deadline_s))
     ear.run()
-    assert ear.steps == [[(2, 2), (1, 2)], [(3, 1), (1, 1)], [(1, 2)]]
+    assert ear.steps == [[(2, 2), (4, 2)], [(3, 1), (4, 1), (5, 1)], [(1, 4)], [(1, 1)]]
+
+
+def test_first_frame_of_a_new_stream_does_not_wait_for_long_chunks(start):
+    ear = Ear(start(max_chunk_frames=8, max_batch_frames=16))
+    for key in (1, 2, 3):
+        ear.engine.accept(decode(key, LONG.codes[:8], deadline_s=10.0 + key))
+    ear.step()
+    ear.engine.accept(decode(4, LONG.codes[:1], deadline_s=5.0))
+    ear.step()
+    assert ear.steps[-1] == [(4, 1)]
 
 
 def test_most_urgent_go_first_when_a_step_cannot_hold_all(start):
