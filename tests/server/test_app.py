@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 
 import httpx
 import pytest
@@ -43,6 +44,53 @@ async def test_every_error_has_openai_s_envelope(client, method, path, status, c
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"model": }', b"[1,", b'{"a": NaN1}', b"nonsense"])
+async def test_what_is_no_json_is_told_as_such(client, content):
+    error = (await client.post(SPEECH, content=content)).json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "invalid_json", None)
+    assert "not JSON" in error["message"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000])
+async def test_a_body_that_cannot_be_read_is_the_client_s_fault(client, content):
+    answer = await client.post(SPEECH, content=content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/page.js", "/docs", "/openapi.json", "/health", "/live", "/metrics"),
+        *("/v1/models", "/v1/models/robin", "/v1/audio/voices", "/v1/audio/models"),
+        *("/nothing", SPEECH),
+    ],
+)
+async def test_head_is_answered_as_get_without_the_body(client, path):
+    head, get = await client.head(path), await client.get(path)
+    assert head.content == b""
+    assert head.status_code == get.status_code
+    varying = ("x-request-id",)
+    assert {k: v for k, v in head.headers.items() if k not in varying} == {
+        k: v for k, v in get.headers.items() if k not in varying
+    }
+
+
+async def test_head_of_an_unready_server_says_so(live, pipeline):
+    pipeline.ready = False
+    assert (await live.head("/health")).status_code == 503
+
+
+async def test_the_documentation_s_page_asks_for_nothing_from_elsewhere(client):
+    page = (await client.get("/docs")).text
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(links) >= 3
+    assert "//" not in "".join(links)
+    for link in links:
+        assert (await client.get(link)).status_code == 200
+    assert "https://" not in page
+    assert (await client.get("/redoc")).status_code == 404
 
 
 async def test_a_wrong_method_is_told_the_right_one(client):

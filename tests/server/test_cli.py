@@ -48,6 +48,8 @@ def test_the_command_line_loads_nothing_heavy():
         (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
         (["say", "hi", "-o", "hi.wav", "--seed", "-1"], ["error: seed: Input should be greater than or equal to 0"]),
         (["say", "hi", "-o", "hi.wav", "--model", "/none"], ["error: /none: there is no such directory"]),
+        (["say", "-", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
+        (["say", "hi", "-o", "hi.wav", "--ref-audio", "a.wav"], ["error: a.wav: cannot be read: No such file"]),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line_each(arguments, lines, tmp_path, monkeypatch):
@@ -57,6 +59,19 @@ def test_what_is_wrong_is_told_in_a_line_each(arguments, lines, tmp_path, monkey
     assert len(result.stderr.splitlines()) == len(lines)
     assert all(line in result.stderr for line in lines)
     assert "Traceback" not in result.output
+
+
+def test_a_text_may_come_from_standard_input(tmp_path, monkeypatch):
+    asked = []
+
+    async def say(_, request, __) -> float:
+        asked.append(request.input)
+        return 1.0
+
+    monkeypatch.setattr("duotone.server.service.say", say)
+    result = CliRunner().invoke(app, ["say", "-", "-o", str(tmp_path / "hi.wav")], input="Grüße.\nUnd mehr.")
+    assert result.exit_code == 0
+    assert asked == ["Grüße.\nUnd mehr."]
 
 
 def test_a_flag_stands_over_an_assignment():

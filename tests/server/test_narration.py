@@ -9,7 +9,7 @@ from duotone.server.cloning import Cloning
 from duotone.server.config import Settings, TextOptions
 from duotone.server.narration import Narrator
 from duotone.server.protocol import SpeechRequest
-from duotone.stages.errors import NotReady, StageFailed
+from duotone.stages.errors import NotReady, RequestError, StageFailed
 
 from .fake_pipeline import plan_of, spoken
 
@@ -133,6 +133,27 @@ class TestBundledVoice:
     async def test_it_is_given_english_in_words(self, narrate, pipeline, language, text):
         await narrate(input="5km", language=language)
         assert submitted(pipeline) == [text]
+
+
+class TestWrittenAsWords:
+    """Digits are many times as long as words."""
+
+    @pytest.fixture
+    def settings(self, settings) -> Settings:
+        return settings.model_copy(update={"text": TextOptions(normalise="on")})
+
+    async def test_what_becomes_too_long_is_refused(self, narrate, pipeline, settings):
+        digits = "1234567890" * (settings.max_input_chars // 10)
+        with pytest.raises(
+            RequestError, match=r"input has \d+ characters when it is written as words, more than 8192"
+        ) as no:
+            await narrate(input=digits)
+        assert no.value.param == "input"
+        assert pipeline.streams == []
+
+    async def test_a_long_text_with_some_numbers_is_not(self, narrate, settings):
+        sentence = "In 2026 there were 1,250 of them, which is 12% more than one would have thought. "
+        await narrate(input=sentence * (settings.max_input_chars // len(sentence)))
 
 
 async def test_waiting_for_samples_can_be_cancelled(narrate, pipeline):
