@@ -17,7 +17,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 class OrchestratorChannel:
-    """The orchestrator's end. It binds, so that a replaced worker finds the same address. Event loop only.
+    """The orchestrator's end, which binds. Event loop only.
 
     A plain socket: pyzmq's asynchronous one spends several times as much on a message.
     """

@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 import logging
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -32,9 +30,7 @@ class Fleet:
         self._checkpoint = checkpoint
         self._options = options
         self._context = zmq.Context()
-        self._sockets = Path(tempfile.mkdtemp(prefix="duotone-"))
         self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
-        self._started = 0
         self._replicas: list[Replica] = []
 
     async def start(self) -> None:
@@ -48,11 +44,10 @@ class Fleet:
                 raise failure
 
     async def stop(self) -> None:
-        """End every worker and remove the sockets. Safe to call twice."""
+        """End every worker. Safe to call twice."""
         replicas, self._replicas = self._replicas, []
         await asyncio.gather(*(replica.stop(STOP_GRACE_S) for replica in replicas))
         self._context.destroy(linger=0)
-        shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def replace(self, dead: Replica) -> Replica:
         """Start a worker in the place of one that died, again and again with a growing pause until it is ready."""
@@ -70,13 +65,11 @@ class Fleet:
             return replica
 
     def _spec(self, stage: Stage, replica: int) -> WorkerSpec:
-        """What a worker process is told; every one gets a socket of its own, since a closed one lingers."""
-        self._started += 1
-        address = f"ipc://{self._sockets}/{stage}-{replica}.{self._started}"
+        """What a worker process is told."""
         options = self._options.stage(stage)
         own = options.model_copy(update={"devices": (options.devices[replica],)})
         return WorkerSpec.model_validate(
-            {"stage": stage, "replica": replica, "address": address, "checkpoint": self._checkpoint, stage: own}
+            {"stage": stage, "replica": replica, "checkpoint": self._checkpoint, stage: own}
         )
 
     def replicas(self, stage: Stage | None = None) -> list[Replica]:

@@ -118,7 +118,6 @@ class WorkerSpec(Options):
 
     stage: Stage
     replica: int
-    address: str
     checkpoint: Path
     talker: TalkerOptions | None = None
     code2wav: Code2WavOptions | None = None

@@ -1,7 +1,8 @@
 """A worker process: its start, its end, and the loop that is the same for both stages.
 
-Started as `python -m duotone.stages.worker` with one line of JSON (a WorkerSpec) on its standard input. The input stays
-open as long as the parent lives: when it ends, the worker exits at once, so not even a killed server leaves orphans.
+Started as `python -m duotone.stages.worker ADDRESS`, the orchestrator's end of its channel, with one line of JSON (a
+WorkerSpec) on its standard input. The input stays open as long as the parent lives: when it ends, the worker exits at
+once, so not even a killed server leaves orphans.
 """
 
 import logging
@@ -160,7 +161,7 @@ def main() -> None:
     exit_with_parent()
     name = f"{spec.stage}-{spec.replica}"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {name}: %(message)s")
-    with WorkerChannel(spec.address) as channel:
+    with WorkerChannel(sys.argv[1]) as channel:
         try:
             engine = build_engine(spec)
             profiler = build_profiler(spec, engine)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import tempfile
 from dataclasses import dataclass, field
 
 from .channel import Context, OrchestratorChannel
@@ -108,18 +109,21 @@ async def start_replica(context: Context, spec: WorkerSpec, timeout_s: float) ->
     Raises ConfigurationError with the worker's own words when it refuses to start, StageFailed when it dies without
     a word or is not ready in time.
     """
-    channel = OrchestratorChannel(context, spec.address)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", WORKER_MODULE), stdin=asyncio.subprocess.PIPE
-    )
-    replica = Replica(spec, channel, process)
-    try:
-        assert process.stdin is not None
-        process.stdin.write(spec.model_dump_json().encode() + b"\n")
-        event = await _first_event(replica, timeout_s)
-    except BaseException:
-        await replica.stop(grace_s=0)
-        raise
+    # Once it is connected a socket needs its name no more: not even a killed server leaves it behind.
+    with tempfile.TemporaryDirectory(prefix="duotone-") as folder:
+        address = f"ipc://{folder}/socket"
+        channel = OrchestratorChannel(context, address)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", WORKER_MODULE, address), stdin=asyncio.subprocess.PIPE
+        )
+        replica = Replica(spec, channel, process)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(spec.model_dump_json().encode() + b"\n")
+            event = await _first_event(replica, timeout_s)
+        except BaseException:
+            await replica.stop(grace_s=0)
+            raise
     if isinstance(event, Ready):
         replica.slots = event.slots
         return replica

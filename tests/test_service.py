@@ -173,8 +173,8 @@ async def test_a_killed_worker_fails_its_requests_and_is_replaced_and_nothing_ou
         assert server.group() == []
 
 
-def test_workers_end_with_a_server_that_is_killed():
-    server = Server()
+def test_workers_end_with_a_server_that_is_killed_and_no_socket_is_left(tmp_path):
+    server = Server(env={"TMPDIR": str(tmp_path)})
     server.wait_until_ready()
     assert len(server.workers()) == 2
     server.process.kill()
@@ -183,6 +183,7 @@ def test_workers_end_with_a_server_that_is_killed():
     while server.group() and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert server.group() == []
+    assert list(tmp_path.rglob("duotone-*")) == []
 
 
 def test_a_broken_checkpoint_ends_the_command_with_one_clear_line(tmp_path):
