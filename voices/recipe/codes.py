@@ -3,11 +3,13 @@
     book 0 … 3    the phoneme in each 20 ms of the frame: its place in `TEACHER_IDS`, 0 silence
     book 4 … 6    the next three phonemes behind the frame: the decoder is causal and must hear them come; 0 at the end
     book 7        20 ms steps, at most 31, that the frame's last phoneme goes on behind it
-    book 8, 9     pitch of each 40 ms: 0 unvoiced, 1 … 64 from 100 to 340 Hz in equal ratios
-    book 10 … 13  level of each 20 ms: 0 … 31 from -60 dB in steps of 1.5 dB
-    book 14, 15   0, for what may be learned later
+    book 8, 9     pitch at the end of each 40 ms: 0 unvoiced, 1 … 127 from 100 to 340 Hz in equal ratios
+    book 10 … 13  the glottal cycle in the middle of each 20 ms: 0 unvoiced, 1 … 32 where in the cycle it stands
+    book 14, 15   level of each 40 ms: 0 … 31 from -60 dB in steps of 1.5 dB
 
 Text decides most of them, so that a small Talker predicts them surely; a learned quantiser's codes were noise to it.
+Pitch and cycle decide where the glottal pulses fall, so that the decoder is told the waveform's phase and need not
+invent one; a cycle follows from the one before and the pitch.
 """
 
 import numpy as np
@@ -30,27 +32,35 @@ TEACHER_IDS = np.array((
 # fmt: on
 """The teacher's phoneme ids (a stress mark, a space and a comma are phonemes too) in the order of our codes."""
 MOST_STEPS_LEFT = 31
-PITCH_LEVELS = 64
+PITCH = slice(8, 10)
+CYCLES = range(10, 14)
+LEVEL = slice(14, 16)
+VOICING = range(8, 14)
+"""The books of pitch and cycle."""
+PITCH_LEVELS = 127
+PHASES = 32
+"""Places in a glottal cycle that the codes tell apart; the teacher's speech is moved onto them."""
 LOWEST_HZ, HIGHEST_HZ = 100.0, 340.0
 LEVELS = 32
 LOWEST_DB, LEVEL_DB = -60.0, 1.5
 
 
-def encode(phonemes: np.ndarray, pitch_hz: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """uint8 [T, 16] of one utterance: uint8 phonemes [T · 4], float pitch [T · 4] (0 unvoiced), int16 samples
-    [T · 1920].
+def encode(phonemes: np.ndarray, pitch: np.ndarray, cycles: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """uint8 [T, 16] of one utterance: the teacher's phoneme ids and codes of the cycle, each uint8 [T · 4], codes of
+    the pitch, uint8 [T · 2], and int16 samples [T · 1920].
     """
     phonemes = np.searchsorted(TEACHER_IDS, phonemes).astype(np.uint8)
     codes = np.zeros((len(phonemes) // STEPS, BOOKS), np.uint8)
     codes[:, :STEPS] = phonemes.reshape(-1, STEPS)
     codes[:, PLAN[0] : PLAN[AHEAD]], codes[:, PLAN[AHEAD]] = _coming(phonemes)
-    codes[:, 8:10] = _pitch(pitch_hz).reshape(-1, 2)
-    codes[:, 10:14] = _level(samples).reshape(-1, STEPS)
+    codes[:, PITCH] = pitch.reshape(-1, 2)
+    codes[:, CYCLES.start : CYCLES.stop] = cycles.reshape(-1, STEPS)
+    codes[:, LEVEL] = _level(samples).reshape(-1, 2)
     return codes
 
 
 def _coming(phonemes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the next phonemes [T, 3], steps that the last one goes on [T]) behind each frame."""
+    """(the next phonemes, steps that the last one goes on [T]) behind each frame: the next phonemes are [T, 2]."""
     begins = np.flatnonzero(np.diff(phonemes, prepend=phonemes[:1] ^ 1))
     run = np.searchsorted(begins, np.arange(STEPS - 1, len(phonemes), STEPS), side="right") - 1
     names = np.concatenate((phonemes[begins], np.zeros(AHEAD, phonemes.dtype)))
@@ -59,18 +69,19 @@ def _coming(phonemes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return names[run[:, None] + np.arange(1, AHEAD + 1)], np.minimum(left, MOST_STEPS_LEFT)
 
 
-def _pitch(pitch_hz: np.ndarray) -> np.ndarray:
-    """Codes of each two steps: the mean in octaves of those that are voiced."""
-    pairs = pitch_hz.astype(np.float32).reshape(-1, 2)
-    voiced = pairs > 0
-    octaves = np.log2(np.clip(pairs, LOWEST_HZ, HIGHEST_HZ) / LOWEST_HZ)
-    mean = (octaves * voiced).sum(1) / np.maximum(voiced.sum(1), 1)
-    codes = 1 + np.rint(mean / np.log2(HIGHEST_HZ / LOWEST_HZ) * (PITCH_LEVELS - 1))
-    return np.where(voiced.any(1), codes, 0)
+def pitch_codes(pitch_hz: np.ndarray) -> np.ndarray:
+    """Codes, float, of voiced pitches."""
+    octaves = np.log2(np.clip(pitch_hz, LOWEST_HZ, HIGHEST_HZ) / LOWEST_HZ)
+    return 1 + np.rint(octaves / np.log2(HIGHEST_HZ / LOWEST_HZ) * (PITCH_LEVELS - 1))
+
+
+def coded_hz(codes: np.ndarray) -> np.ndarray:
+    """The pitches that voiced codes stand for."""
+    return LOWEST_HZ * (HIGHEST_HZ / LOWEST_HZ) ** ((codes - 1) / (PITCH_LEVELS - 1))
 
 
 def _level(samples: np.ndarray) -> np.ndarray:
-    """Codes of each step: its root mean square."""
-    steps = samples.reshape(-1, FRAME_SAMPLES // STEPS).astype(np.float32) / 32768
+    """Codes of each 40 ms: their root mean square."""
+    steps = samples.reshape(-1, FRAME_SAMPLES // 2).astype(np.float32) / 32768
     decibel = 10 * np.log10(np.square(steps).mean(1) + 1e-12)
     return np.clip(np.rint((decibel - LOWEST_DB) / LEVEL_DB), 0, LEVELS - 1)

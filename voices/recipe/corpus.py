@@ -1,5 +1,6 @@
 """Reads the teacher's shards, as they appear, onto the training device."""
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,42 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .codes import STEPS, encode
-from .sizes import BOOKS, FRAME_SAMPLES
+from .codes import PHASES, coded_hz
+from .sizes import BOOKS, CODES, FRAME_SAMPLES
 
 
 @dataclass(frozen=True)
 class Shard:
     """`words` rows are (first character, end character, first sample, end sample); `frames` and `word_counts` say
-    whose is what.
+    whose is what. Only a teacher's first shards keep their samples: a Talker needs none.
     """
 
     texts: list[str]
     frames: np.ndarray  # int32 [U]
-    samples: np.ndarray  # int16 [sum of frames · 1920]
-    phonemes: np.ndarray  # uint8 [sum of frames · 4], the teacher's ids
-    pitch_hz: np.ndarray  # float16 [sum of frames · 4], 0 unvoiced
     word_counts: np.ndarray  # int32 [U]
+    codes: np.ndarray  # uint8 [sum of frames, 16]
     words: np.ndarray  # int32 [sum of word counts, 4]
+    samples: np.ndarray  # int16 [sum of frames · 1920], or [0]
 
-    def codes(self) -> list[np.ndarray]:
-        """uint8 [frames, 16] of each utterance."""
-        ends = np.cumsum(self.frames)
-        return [
-            encode(
-                self.phonemes[start * STEPS : end * STEPS],
-                self.pitch_hz[start * STEPS : end * STEPS],
-                self.samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES],
-            )
-            for start, end in zip(ends - self.frames, ends, strict=True)
-        ]
+    def utterances(self) -> list[np.ndarray]:
+        """The codes of each utterance, uint8 [frames, 16]."""
+        return np.split(self.codes, np.cumsum(self.frames)[:-1])
 
 
-def read_shard(path: Path) -> Shard:
+def read_shard(path: Path, with_samples: bool = True) -> Shard:
     """A shard as `teacher.write_shard` wrote it."""
     with np.load(path) as z:
         texts = [str(text) for text in z["texts"]]
-        return Shard(texts, z["frames"], z["samples"], z["phonemes"], z["pitch_hz"], z["word_counts"], z["words"])
+        samples = z["samples"] if with_samples else np.zeros(0, np.int16)
+        return Shard(texts, z["frames"], z["word_counts"], z["codes"], z["words"], samples)
 
 
 class ShardQueue:
@@ -83,14 +76,14 @@ class Speech:
         self.count = torch.zeros((), device=device)
 
     def add(self, shard: Shard) -> None:
-        """Append a shard, unless the capacity is full."""
-        count = int(shard.frames.sum())
-        if self.frames + count > len(self.samples):
+        """Append a shard, unless the capacity is full or the shard holds no samples any more."""
+        count = len(shard.codes)
+        if self.frames + count > len(self.samples) or not len(shard.samples):
             self.full = True
             return
         place = slice(self.frames, self.frames + count)
         self.samples[place] = torch.from_numpy(shard.samples).view(count, FRAME_SAMPLES).to(self.samples.device)
-        self.codes[place] = torch.from_numpy(np.concatenate(shard.codes())).to(self.samples.device)
+        self.codes[place] = torch.from_numpy(shard.codes).to(self.samples.device)
         self.frames += count
         self.count.fill_(self.frames)
 
@@ -99,3 +92,20 @@ class Speech:
         start = (torch.rand(batch, 1, device=self.samples.device, dtype=torch.float64) * (self.count - frames)).long()
         rows = start + torch.arange(frames, device=start.device)
         return self.samples[rows].flatten(1).float() / 32768, self.codes[rows].long()
+
+
+def voicing_rows(width: int) -> list[Tensor]:
+    """Rows of about unit variance, each [128, width], to begin the embeddings of the pitch and cycle books with.
+
+    Near for near codes; a pitch also tells how far it turns the cycle in 10 to 40 ms.
+    """
+    hertz = torch.from_numpy(coded_hz(np.arange(1, CODES))).float()[:, None]
+    octaves = torch.linspace(0, 1, CODES - 1)[:, None]
+    turns = torch.tensor([0.01, 0.02, 0.03, 0.04])
+    pitch = torch.cat((2 * math.pi * hertz * turns, math.pi * octaves * torch.tensor([1, 2, 4, 8])), 1)
+    cycle = 2 * math.pi / PHASES * torch.arange(CODES - 1)[:, None] * torch.tensor([1, 1, 1, 1, 2, 2, 3, 4])
+    rows = []
+    for angles in (pitch, pitch, cycle, cycle, cycle, cycle):
+        waves = torch.cat((angles.cos(), angles.sin()), 1) @ torch.randn(16, width) / math.sqrt(8)
+        rows.append(torch.cat((torch.randn(1, width), waves)))
+    return rows

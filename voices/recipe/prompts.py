@@ -25,7 +25,7 @@ from .corpus import read_shard
 from .sizes import BOOKS, CODES, FRAME_SAMPLES, TALKER
 
 IGNORED = -100
-BUCKETS = (48, 72, 104, 152, 208, 256)
+BUCKETS = (48, 72, 104, 152, 208, 272, 352)
 """Sequence lengths that batches are filled up to: few shapes, so that each can be a captured graph."""
 PLANLESS = 0.3
 """Share of the sequences that do not read what earlier frames said of coming phonemes, and so look at the text."""
@@ -94,7 +94,7 @@ class Prepared:
 
 def prepare(path: Path, tokenizer: Tokenizer) -> Prepared:
     """Read a shard and tokenise it. Any thread may call."""
-    shard = read_shard(path)
+    shard = read_shard(path, with_samples=False)
     encodings = tokenizer.encode_batch(shard.texts, add_special_tokens=False)
     ends = np.cumsum(shard.word_counts)
     spans = [
@@ -104,7 +104,7 @@ def prepare(path: Path, tokenizer: Tokenizer) -> Prepared:
         )
     ]
     ids = [np.asarray(encoding.ids, np.int16) for encoding in encodings]
-    return Prepared(shard.frames, shard.codes(), np.concatenate(ids), [len(i) for i in ids], np.concatenate(spans))
+    return Prepared(shard.frames, shard.utterances(), np.concatenate(ids), [len(i) for i in ids], np.concatenate(spans))
 
 
 class Utterances:
@@ -116,7 +116,7 @@ class Utterances:
         self.spoken = torch.zeros(frame_capacity, 2, dtype=torch.int16, device=device)
         self.text = torch.zeros(frame_capacity, dtype=torch.int16, device=device)
         self._frame_end, self._text_end = 0, 0
-        self._rows: list[tuple[int, int, int, int]] = []
+        self._rows = np.zeros((0, 4), np.int64)
         self.table = torch.zeros(0, 4, dtype=torch.int64, device=device)
         self.members: list[np.ndarray] = []
         self.share = np.zeros(0)
@@ -136,16 +136,16 @@ class Utterances:
         self.text[self._text_end : self._text_end + len(prepared.text)] = torch.from_numpy(prepared.text).to(
             self.device
         )
-        for frames, texts in zip(prepared.frames.tolist(), prepared.text_counts, strict=True):
-            self._rows.append((self._frame_end, frames, self._text_end, texts))
-            self._frame_end += frames + 1
-            self._text_end += texts
+        frames, texts = prepared.frames.astype(np.int64), np.asarray(prepared.text_counts)
+        frame_ends, text_ends = self._frame_end + np.cumsum(frames + 1), self._text_end + np.cumsum(texts)
+        rows = np.stack((frame_ends - frames - 1, frames, text_ends - texts, texts), 1)
+        self._rows = np.concatenate((self._rows, rows))
+        self._frame_end, self._text_end = int(frame_ends[-1]), int(text_ends[-1])
 
     def index(self) -> None:
         """Make what was added available to `draw`."""
-        self.table = torch.tensor(self._rows, dtype=torch.int64, device=self.device)
-        rows = np.asarray(self._rows)
-        length = rows[:, 1] + rows[:, 3] + MOST_OTHER_POSITIONS
+        self.table = torch.from_numpy(self._rows).to(self.device)
+        length = self._rows[:, 1] + self._rows[:, 3] + MOST_OTHER_POSITIONS
         bucket = np.searchsorted(BUCKETS, length)
         self.members = [np.flatnonzero(bucket == index) for index in range(len(BUCKETS))]
         positions = np.asarray(

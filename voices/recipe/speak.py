@@ -150,7 +150,7 @@ def main() -> None:
     speaker = Speaker(args.checkpoint)
     started, total = time.time(), 0
     if args.shard:
-        spoken = (torch.from_numpy(codes).long() for codes in read_shard(args.shard).codes())
+        spoken = (torch.from_numpy(codes).long() for codes in read_shard(args.shard).utterances())
     else:
         lines = [line.strip() for line in args.sentences.read_text().splitlines() if line.strip()]
         spoken = (

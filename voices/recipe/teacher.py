@@ -2,17 +2,18 @@
 
     python -m recipe.teacher --sentences sentences.txt.gz --shards DIR --workers 14 --seconds 300
 
-Needs `hibari-tts`, `onnx`, `onnxruntime`, `scipy`. Each worker is a process of its own with one thread; a shard
-appears under its final name only
-when it is complete, so that training can start on the first ones. The same sentences give the same shards (noise
-seeded by the sentence).
+Each worker is a process of its own with one thread; a shard appears under its final name only when it is complete, so
+that training can start on the first ones. The same sentences give the same shards (noise seeded by the sentence).
+
+The teacher's pulses are moved to where the codes say that they are, by a few hertz.
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import hibari
@@ -21,17 +22,19 @@ import onnx
 from hibari import Hibari, dsp
 from hibari.g2p.normalize import normalize
 
+from .codes import LOWEST_HZ, PHASES, STEPS, coded_hz, encode, pitch_codes
+from .sizes import FRAME_SAMPLES, SAMPLE_RATE
 from .text import read_sentences
 
-SAMPLE_RATE = 24_000
-FRAME_SAMPLES = 1920
+STEP_SAMPLES = FRAME_SAMPLES // STEPS
 TEACHER_HOP_SAMPLES = 600  # of its durations; its spectrum and its pitch have two columns in each
 VOICED_HZ = 40  # below, the teacher's synthesis makes no pulses
-LABELS_PER_FRAME = 4
-LEAD_SAMPLES = int(0.06 * SAMPLE_RATE)
-TAIL_SAMPLES = int(0.16 * SAMPLE_RATE)
-MAX_FRAMES = 190
+LEAD_SAMPLES = int(0.08 * SAMPLE_RATE)
+TAIL_SAMPLES = int(0.38 * SAMPLE_RATE)
+MAX_FRAMES = 250
 UTTERANCES_PER_SHARD = 64
+SECONDS_PER_SHARD = 240  # about
+HIGHEST_PULSE_HZ = 11_000
 _DURATIONS = "/Cast_32_output_0"
 
 
@@ -42,8 +45,76 @@ class Utterance:
     text: str
     samples: np.ndarray  # int16 [frames · 1920]
     words: np.ndarray  # int32 [W, 4]
-    phonemes: np.ndarray  # uint8 [frames · 4], the teacher's phoneme id in the middle of each 20 ms
-    pitch_hz: np.ndarray  # float16 [frames · 4], there too; 0 where the teacher's voice does not vibrate
+    codes: np.ndarray  # uint8 [frames, 16]
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What the teacher says of one sentence, or of several joined; the tracks begin at the start of the whole."""
+
+    samples: np.ndarray  # float32 [S]
+    words: np.ndarray  # int32 [W, 4]
+    phonemes: np.ndarray  # uint8 [S / 300], the teacher's ids
+    pitch: np.ndarray  # uint8 [about S / 960], codes at the ends of 40 ms
+    cycles: np.ndarray  # uint8 [about S / 480], codes in the middles of 20 ms
+
+
+@dataclass(frozen=True)
+class Voicing:
+    """The glottis of one sentence, exactly as the codes tell it."""
+
+    pulses: np.ndarray  # float32 [S]
+    pitch: np.ndarray  # uint8, codes at the ends of 40 ms
+    cycles: np.ndarray  # uint8, codes in the middles of 20 ms
+
+
+def voicing(pitch_hz: np.ndarray, before: int) -> Voicing:
+    """Of the teacher's pitch every 12.5 ms (0 unvoiced); steps are counted from `before` samples ahead of it.
+
+    The pitch becomes that of the codes, linear between them; the phase advances by whole thirty-seconds of a cycle
+    from one step's middle to the next. Else pulses as the teacher's own `dsp.pulses` makes them.
+    """
+    hop = TEACHER_HOP_SAMPLES // 2
+    sample = np.arange(len(pitch_hz) * hop)
+    column, place = np.arange(len(pitch_hz)), (sample + 0.5) / hop - 0.5
+    vibrating = np.interp(place, column, pitch_hz) > VOICED_HZ
+    voiced = np.flatnonzero(pitch_hz > VOICED_HZ)
+    ends = np.arange(2 * STEP_SAMPLES - before % (2 * STEP_SAMPLES), len(sample) + 1, 2 * STEP_SAMPLES)
+    around = np.clip(ends[:, None] / hop - 0.5 + np.linspace(-1, 1, 5), 0, column[-1])
+    hertz = np.interp(around, voiced, pitch_hz[voiced]).mean(1) if len(voiced) else np.full(len(ends), LOWEST_HZ)
+    pitch = pitch_codes(hertz)
+    cycles = np.cumsum(np.interp(sample + 1, ends, coded_hz(pitch))) / SAMPLE_RATE
+    middles = np.arange((STEP_SAMPLES // 2 - before) % STEP_SAMPLES, len(sample), STEP_SAMPLES)
+    phases = np.cumsum(np.rint(np.diff(cycles[middles], prepend=0) * PHASES))
+    cycles += np.interp(sample, middles, phases / PHASES - cycles[middles])
+    sounding = np.interp(np.clip(around, *column[[0, -1]]), column, pitch_hz) > VOICED_HZ
+    pitch = np.where(sounding.any(1), pitch, 0)
+    return Voicing(
+        _pulses(cycles, vibrating),
+        pitch.astype(np.uint8),
+        np.where(vibrating[middles], 1 + phases % PHASES, 0).astype(np.uint8),
+    )
+
+
+def _pulses(cycles: np.ndarray, vibrating: np.ndarray) -> np.ndarray:
+    """All harmonics up to `HIGHEST_PULSE_HZ` of a phase in cycles, at unit amplitude, float32."""
+    hertz = np.maximum(np.gradient(cycles) * SAMPLE_RATE, VOICED_HZ)
+    angle = 2 * np.pi * (cycles % 1)
+    harmonics = np.floor(HIGHEST_PULSE_HZ / hertz) + 0.5
+    below = 2 * np.sin(angle / 2)
+    at_pulse = np.abs(below) <= 2e-3
+    train = np.where(at_pulse, harmonics, np.sin(harmonics * angle) / np.where(at_pulse, 1, below)) - 0.5
+    return (train * vibrating).astype(np.float32)
+
+
+def synthesise(parts: list[np.ndarray], train: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """float32 samples: the teacher's `dsp.synth` of its five spectra [601, F] with a pulse train of ours."""
+    harmonic, turn, noise, free, free_phase = parts
+    spectrum = dsp.stft(train, harmonic.shape[1]) * (dsp.ex(harmonic) * np.exp(1j * np.pi * np.tanh(turn)))
+    shape = (harmonic.shape[0], 2 * harmonic.shape[1])
+    spectrum += dsp.ex(noise) * rng.standard_normal(shape, dtype=np.float32).view(np.complex64)
+    spectrum += dsp.ex(free) * np.exp(1j * free_phase)
+    return dsp.ola(spectrum.astype(np.complex64))
 
 
 def expose_durations(source: Path, target: Path) -> None:
@@ -59,11 +130,9 @@ class Teacher:
     def __init__(self, graph: Path) -> None:
         self._tts = Hibari(model=str(graph), threads=1)
 
-    def _sentence(
-        self, text: str, rng: np.random.Generator
-    ) -> tuple[np.ndarray, list[tuple[int, int, int, int]], np.ndarray, np.ndarray] | None:
-        """(float32 samples, words in samples and characters of `text`, phoneme id and pitch in Hz per 12.5 ms), or
-        None for a text it would read otherwise.
+    def _sentence(self, text: str, characters: int, before: int, rng: np.random.Generator) -> Spoken | None:
+        """One sentence, `characters` and `before` samples behind the start of the whole; None for a text that would be
+        read otherwise.
         """
         tokens = self._tts.g2p.phonemize_tokens(self._tts.g2p.tokenize(text))
         if "".join(t.text + t.whitespace for t in tokens).strip() != text or any(t.phonemes is None for t in tokens):
@@ -83,10 +152,17 @@ class Teacher:
         feeds = {"ids": np.asarray([ids], np.int64), "speed": np.ones(1, np.float32)}
         *parts, durations = self._tts.sess.run(["lh", "theta", "ln", "lr", "phi", "f0", _DURATIONS], feeds)
         durations = durations.reshape(-1)
-        ends = np.concatenate([[0], np.cumsum(durations)]) * TEACHER_HOP_SAMPLES
-        samples = dsp.synth(*(part[0] for part in parts), rng)
-        words = [(a, b, int(ends[first]), int(ends[end])) for a, b, first, end in spans if end > first]
-        return samples, words, np.repeat(np.asarray(ids, np.uint8), 2 * durations), parts[-1][0]
+        ends = np.concatenate([[0], np.cumsum(durations)]) * TEACHER_HOP_SAMPLES + before
+        *spectra, pitch_hz = (part[0] for part in parts)
+        glottis = voicing(pitch_hz, before)
+        words = [(a + characters, b + characters, ends[first], ends[end]) for a, b, first, end in spans if end > first]
+        return Spoken(
+            synthesise(spectra, glottis.pulses, rng),
+            np.asarray(words, np.int32).reshape(-1, 4),
+            np.repeat(np.asarray(ids, np.uint8), 2 * durations),
+            glottis.pitch,
+            glottis.cycles,
+        )
 
     def speak(self, text: str) -> Utterance | None:
         """The utterance with its silence trimmed, filled up to whole frames; None where the text is not read as
@@ -94,27 +170,21 @@ class Teacher:
         """
         if normalize(text) != text:
             return None
-        rng = np.random.default_rng(abs(hash_text(text)))
-        samples: list[np.ndarray] = []
-        words: list[tuple[int, int, int, int]] = []
-        labels: list[np.ndarray] = []
-        pitch_hz: list[np.ndarray] = []
+        rng = np.random.default_rng(hash_text(text))
+        parts: list[Spoken] = []
         character, sample = 0, 0
         for sentence in self._tts.split_sentences(text):
             character = text.index(sentence, character)
-            spoken = self._sentence(sentence, rng)
+            spoken = self._sentence(sentence, character, sample, rng)
             if spoken is None:
                 return None
-            words += [(a + character, b + character, s + sample, e + sample) for a, b, s, e in spoken[1]]
-            samples.append(spoken[0])
-            labels.append(spoken[2])
-            pitch_hz.append(spoken[3])
+            parts.append(spoken)
             character += len(sentence)
-            sample += len(spoken[0])
-        if not words:
+            sample += len(spoken.samples)
+        if not parts:
             return None
-        tracks = np.concatenate(labels), np.concatenate(pitch_hz)
-        return _trim(text, np.concatenate(samples), np.asarray(words, np.int32), *tracks)
+        joined = {field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Spoken)}
+        return _trim(text, Spoken(**joined))
 
 
 def hash_text(text: str) -> int:
@@ -125,15 +195,14 @@ def hash_text(text: str) -> int:
     return value
 
 
-def _trim(
-    text: str, samples: np.ndarray, words: np.ndarray, labels: np.ndarray, pitch_hz: np.ndarray
-) -> Utterance | None:
+def _trim(text: str, spoken: Spoken) -> Utterance | None:
     """Cut the outer silence, leaving a little, and fill up with zeros to whole frames."""
+    samples = spoken.samples
     hops = np.abs(samples[: len(samples) // 240 * 240].reshape(-1, 240)).max(axis=1)
     loud = np.flatnonzero(hops > max(0.004, 0.012 * hops.max()))
     if not len(loud):
         return None
-    start = max(0, int(loud[0]) * 240 - LEAD_SAMPLES)
+    start = max(0, int(loud[0]) * 240 - LEAD_SAMPLES) // (2 * STEP_SAMPLES) * 2 * STEP_SAMPLES
     end = min(len(samples), (int(loud[-1]) + 1) * 240 + TAIL_SAMPLES)
     frames = -(-(end - start) // FRAME_SAMPLES)
     if not 2 <= frames <= MAX_FRAMES:
@@ -143,31 +212,42 @@ def _trim(
     fade = np.linspace(0, 1, 120, dtype=np.float32)
     filled[:120] *= fade
     filled[end - start - 120 : end - start] *= fade[::-1]
-    words = words.copy()
+    words = spoken.words.copy()
     words[:, 2:] = np.clip(words[:, 2:] - start, 0, frames * FRAME_SAMPLES)
-    middle = (np.arange(frames * LABELS_PER_FRAME) + 0.5) * FRAME_SAMPLES / LABELS_PER_FRAME + start
-    column = np.clip(middle // (TEACHER_HOP_SAMPLES // 2), 0, len(labels) - 1).astype(int)
-    pitch_hz = np.where(pitch_hz > VOICED_HZ, pitch_hz, 0)[column].astype(np.float16)
-    return Utterance(text, (np.clip(filled, -1, 1) * 32767).astype(np.int16), words, labels[column], pitch_hz)
+    middle = (np.arange(frames * STEPS) + 0.5) * STEP_SAMPLES + start
+    phonemes = spoken.phonemes[np.minimum(middle // (TEACHER_HOP_SAMPLES // 2), len(spoken.phonemes) - 1).astype(int)]
+    pitch, cycles = (
+        _from(track, start // STEP_SAMPLES // each, frames * STEPS // each)
+        for track, each in ((spoken.pitch, 2), (spoken.cycles, 1))
+    )
+    whole = (np.clip(filled, -1, 1) * 32767).astype(np.int16)
+    return Utterance(text, whole, words, encode(phonemes, pitch, cycles, whole))
 
 
-def write_shard(utterances: list[Utterance], path: Path) -> None:
+def _from(track: np.ndarray, first: int, count: int) -> np.ndarray:
+    """`count` codes of a track, 0 behind its end."""
+    return np.pad(track, (0, count))[first : first + count]
+
+
+def write_shard(utterances: list[Utterance], path: Path, with_samples: bool) -> None:
     """One shard, readable under `path` only when whole."""
     partial = path.with_suffix(".partial.npz")
     np.savez(
         partial,
         texts=np.asarray([u.text for u in utterances]),
-        frames=np.asarray([len(u.samples) // FRAME_SAMPLES for u in utterances], np.int32),
-        samples=np.concatenate([u.samples for u in utterances]),
-        phonemes=np.concatenate([u.phonemes for u in utterances]),
-        pitch_hz=np.concatenate([u.pitch_hz for u in utterances]),
+        frames=np.asarray([len(u.codes) for u in utterances], np.int32),
+        samples=np.concatenate([u.samples for u in utterances]) if with_samples else np.zeros(0, np.int16),
+        codes=np.concatenate([u.codes for u in utterances]),
         word_counts=np.asarray([len(u.words) for u in utterances], np.int32),
         words=np.concatenate([u.words for u in utterances]),
     )
     os.replace(partial, path)
 
 
-def _work(worker: int, workers: int, sentences: list[str], graph: Path, shards: Path, deadline: float) -> None:
+def _work(
+    worker: int, workers: int, sentences: list[str], graph: Path, shards: Path, deadline: float, audio_shards: int
+) -> None:
+    os.nice(10)  # training is fed from the same cores
     teacher = Teacher(graph)
     done: list[Utterance] = []
     shard = 0
@@ -178,10 +258,10 @@ def _work(worker: int, workers: int, sentences: list[str], graph: Path, shards: 
         if utterance is not None:
             done.append(utterance)
         if len(done) == UTTERANCES_PER_SHARD:
-            write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz")
+            write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz", shard < audio_shards)
             done, shard = [], shard + 1
     if done:
-        write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz")
+        write_shard(done, shards / f"{shard:05d}-{worker:02d}.npz", shard < audio_shards)
 
 
 def main() -> None:
@@ -190,15 +270,17 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long, even when sentences are left")
+    parser.add_argument("--audio-hours", type=float, default=50, help="of speech that is kept, beside its codes")
     args = parser.parse_args()
     deadline = time.time() + args.seconds
     sentences = read_sentences(args.sentences)
     args.shards.mkdir(parents=True, exist_ok=True)
     graph = args.shards / "teacher.onnx"
     expose_durations(Path(hibari.__file__).parent / "assets/hibari.onnx", graph)
+    audio_shards = math.ceil(args.audio_hours * 3600 / SECONDS_PER_SHARD / args.workers)
     context = multiprocessing.get_context("spawn")
     jobs = [
-        context.Process(target=_work, args=(i, args.workers, sentences, graph, args.shards, deadline))
+        context.Process(target=_work, args=(i, args.workers, sentences, graph, args.shards, deadline, audio_shards))
         for i in range(args.workers)
     ]
     for job in jobs:

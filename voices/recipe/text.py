@@ -23,15 +23,16 @@ _ODD = re.compile(
     r"[A-Z]{2}|[a-z][A-Z]|\b[b-hj-zB-HJ-Z]\b(?!['.])|\b[A-Za-z]\.[A-Za-z]|--|\.\.|(\w)\1\1|\b(?:etc|cf|viz|i\.e|e\.g|esp|pl|obs)\b"
 )
 MAX_WORDS = 34
+MAX_CHARS = 250
 SHARES = {
     "everyday": 0.26,
-    "example": 0.22,
-    "gloss": 0.16,
-    "fortune": 0.09,
-    "bible": 0.05,
-    "gcide": 0.12,
-    "jargon": 0.04,
-    "word": 0.06,
+    "example": 0.2,
+    "gloss": 0.15,
+    "fortune": 0.08,
+    "bible": 0.04,
+    "gcide": 0.1,
+    "jargon": 0.03,
+    "word": 0.14,
 }
 
 
@@ -123,7 +124,7 @@ def word_utterance(words: list[str], rng: random.Random) -> str:
     """A word or a few on their own; frequent words are drawn more often."""
 
     def draw() -> str:
-        return words[min(len(words) - 1, int(len(words) * rng.random() ** 2))]
+        return words[min(len(words) - 1, int(len(words) * rng.random() ** 1.4))]
 
     kind = rng.random()
     if kind < 0.35:
@@ -132,12 +133,12 @@ def word_utterance(words: list[str], rng: random.Random) -> str:
         return f"The word is {draw()}."
     if kind < 0.7:
         return f"What does {draw()} mean?"
-    listed = [draw() for _ in range(rng.randint(2, 5))]
+    listed = [draw() for _ in range(rng.randint(2, 7))]
     return (", ".join(listed[:-1]) + rng.choice((", ", ", and ")) + listed[-1] + ".").capitalize()
 
 
 def mixture(root: Path, count: int, seed: int = 1) -> list[str]:
-    """`count` utterances in the shares above, shuffled; every seventh or so is two or three sentences together."""
+    """`count` utterances in the shares above, shuffled; every fifth or so is two to five sentences together."""
     rng = random.Random(seed)
     glosses, examples = wordnet(root)
     words = common_words(root)
@@ -151,7 +152,7 @@ def mixture(root: Path, count: int, seed: int = 1) -> list[str]:
     }
     pools = {name: list(dict.fromkeys(filter(None, map(clean, sentences)))) for name, sentences in found.items()}
     pools["everyday"] = list(dict.fromkeys(everyday_sentence(rng) for _ in range(count)))
-    pools["word"] = list(dict.fromkeys(word_utterance(words, rng) for _ in range(count // 8)))
+    pools["word"] = list(dict.fromkeys(word_utterance(words, rng) for _ in range(count // 6)))
     chosen: list[str] = []
     for name, pool in pools.items():
         rng.shuffle(pool)
@@ -161,9 +162,9 @@ def mixture(root: Path, count: int, seed: int = 1) -> list[str]:
     out: list[str] = []
     position = 0
     while position < len(chosen) and len(out) < count:
-        together = rng.choice((2, 2, 3)) if rng.random() < 0.15 else 1
+        together = rng.choice((2, 2, 3, 4, 5)) if rng.random() < 0.2 else 1
         utterance = " ".join(chosen[position : position + together])
-        out.append(utterance if len(utterance.split()) <= MAX_WORDS + 8 else chosen[position])
+        out.append(utterance if len(utterance) <= MAX_CHARS else chosen[position])
         position += together
     return out
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -22,7 +23,8 @@ from duotone.stages.code2wav.layers import ConvNeXtBlock, SnakeBeta
 from duotone.stages.code2wav.quantizer import Codebook
 from duotone.stages.code2wav.transformer import LayerScale
 
-from .corpus import ShardQueue, Speech
+from .codes import VOICING
+from .corpus import ShardQueue, Speech, voicing_rows
 from .graphs import CapturedStep
 from .losses import Discriminators, MelLoss, discriminator_loss, generator_loss
 from .sizes import CODEC, FRAME_SAMPLES
@@ -66,8 +68,8 @@ def _precise(layer: nn.Module, x: Tensor, state: None = None) -> Tensor:
 
 
 def prepare_decoder(decoder: CodecDecoder, fuse: bool) -> None:
-    """Ready the serving decoder for bf16 training: random codebooks whose usage stays one, larger residual branches to
-    begin with, one kernel for an activation, float32 samples.
+    """Ready the serving decoder for bf16 training: random codebooks whose usage stays one, larger residual branches and
+    quiet samples to begin with, one kernel for an activation, float32 samples.
     """
     for module in decoder.modules():
         if isinstance(module, ConvNeXtBlock):
@@ -79,7 +81,12 @@ def prepare_decoder(decoder: CodecDecoder, fuse: bool) -> None:
             module.cluster_usage.requires_grad_(False)
         elif fuse and isinstance(module, SnakeBeta):
             module.forward = functools.partial(_snake, module)  # type: ignore[method-assign]
+    with torch.no_grad():
+        codebooks = decoder.quantizer.rvq_rest.codebooks()[VOICING.start - 1 : VOICING.stop - 1]
+        for codebook, rows in zip(codebooks, voicing_rows(CODEC.codebook_dim // 2), strict=True):
+            codebook.embedding_sum.copy_(0.5 * rows)
     last = decoder.decoder[-1]
+    last.conv.weight.data.mul_(0.1)  # type: ignore[union-attr]
     last.forward = functools.partial(_precise, last)
 
 
@@ -129,8 +136,8 @@ class CodecTrainer:
         real, codes = self.speech.crops(self.plan.batch, self.plan.crop_frames)
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             made = self.parts.decoder(codes)
-        losses = {"mel": self.mel(made, real)}
-        total = 15 * losses["mel"]
+        losses = {"mel": self.mel(made, real), "wave": F.l1_loss(made, real) / real.abs().mean().clamp_min(1e-3)}
+        total = 15 * losses["mel"] + 2 * losses["wave"]
         if adversarial:
             total = total + self._adversarial(real, made, losses)
         self.generator.zero_grad(set_to_none=True)
@@ -158,15 +165,15 @@ class CodecTrainer:
         return adversarial + 2 * matching
 
 
-def save(parts: Parts, out: Path, name: str) -> None:
-    """`name`: `decoder` (averaged) or `critics` (bf16); written whole or not at all."""
-    if name == "decoder":
-        tensors = {f"decoder.{k}": v for k, v in parts.averaged.items()}
-    else:
-        tensors = {f"discriminators.{k}": v.bfloat16() for k, v in parts.discriminators.state_dict().items()}
-    partial = out / f"{name}.partial"
-    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, partial)
-    partial.rename(out / f"{name}.safetensors")
+def save(parts: Parts, out: Path) -> None:
+    """`decoder` (averaged) and `critics`, in bf16; each written whole or not at all."""
+    for name, prefix, tensors in (
+        ("decoder", "decoder", parts.averaged),
+        ("critics", "discriminators", parts.discriminators.state_dict()),
+    ):
+        partial = out / f".{name}.partial"
+        save_file({f"{prefix}.{k}": v.detach().bfloat16().contiguous().cpu() for k, v in tensors.items()}, partial)
+        partial.rename(out / f"{name}.safetensors")
 
 
 def resume(parts: Parts, folder: Path) -> None:
@@ -197,9 +204,8 @@ def train(parts: Parts, plan: Plan, shards: Path, out: Path, device: torch.devic
             reported = elapsed
             values = " ".join(f"{name} {value.item():.3f}" for name, value in losses.items())
             print(f"{elapsed:.0f} s step {trainer.steps} hours {speech.frames / 45_000:.1f} {values}", flush=True)
-            save(parts, out, "decoder")
-    save(parts, out, "decoder")
-    save(parts, out, "critics")
+            save(parts, out)
+    save(parts, out)
 
 
 def main() -> None:
@@ -210,9 +216,9 @@ def main() -> None:
     parser.add_argument("--adversarial-from", type=float, default=60)
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--learning-rate", type=float, default=6e-4)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--crop-frames", type=int, default=18)
-    parser.add_argument("--speech-hours", type=float, default=25)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--crop-frames", type=int, default=14)
+    parser.add_argument("--speech-hours", type=float, default=40)
     parser.add_argument(
         "--fuse", action=argparse.BooleanOptionalAction, default=True, help="activations in one Triton kernel"
     )

@@ -25,17 +25,19 @@ from duotone.stages.talker.decoder import Rope, causal
 from duotone.stages.talker.model import Talker, code_offsets
 
 from . import tokenizer as bpe
-from .corpus import ShardQueue
+from .codes import CYCLES, VOICING
+from .corpus import ShardQueue, voicing_rows
 from .graphs import CapturedStep
 from .prompts import BUCKETS, IGNORED, Batch, Prepared, Utterances, prepare
 from .sizes import BOOKS, TALKER
 
 GUIDED = ((1, 0), (2, 0))
 """(layer, head) pairs that learn to look at the words being spoken."""
-BOOK_WEIGHTS = (1.0,) * 7 + (0.3,) * 2 + (0.15,) * 4 + (0.05,) * 2
-"""Of books 1 … 15: words before melody, and melody before loudness."""
+BOOK_WEIGHTS = (1.0,) * 7 + (0.3,) * 2 + (0.4,) * 4 + (0.1,) * 2
+"""Of books 1 … 15: words before melody, and melody before loudness; cycles, if wrong, are roughness."""
 WORD_BOOKS = 7
 """Books behind book 0 that say phonemes and how long the last one goes on."""
+CYCLE_BOOKS = slice(CYCLES.start - 1, CYCLES.stop - 1)
 MAX_POSITIONS = 512
 READERS = 3
 FILL_SECONDS = 5
@@ -80,6 +82,9 @@ def initialise(talker: Talker) -> None:
             nn.init.normal_(parameter, std=0.5)
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
             parameter.data.mul_(0.4)
+    with torch.no_grad():
+        for book, rows in zip(VOICING, voicing_rows(TALKER.hidden_size), strict=True):
+            talker.code_predictor.model.codec_embedding[book - 1].weight.copy_(0.06 * rows)
 
 
 class TalkerTrainer:
@@ -132,7 +137,9 @@ class TalkerTrainer:
         return {
             "first": first,
             "words": rest[:WORD_BOOKS].mean(),
-            "prosody": rest[WORD_BOOKS:].mean(),
+            "pitch": rest[WORD_BOOKS : CYCLE_BOOKS.start].mean(),
+            "cycles": rest[CYCLE_BOOKS].mean(),
+            "level": rest[CYCLE_BOOKS.stop :].mean(),
             "guide": guide,
             "total": first + (self.book_weights * rest).sum() + 0.2 * guide,
         }
@@ -172,7 +179,7 @@ class TalkerTrainer:
 
 def save(talker: Talker, out: Path) -> None:
     """`talker.safetensors`, bf16, published names; whole or not at all."""
-    partial = out / "talker.partial"
+    partial = out / ".talker.partial"
     save_file(
         {f"talker.{k}": v.detach().bfloat16().contiguous().cpu() for k, v in talker.state_dict().items()}, partial
     )
@@ -260,7 +267,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="talker.safetensors to go on from")
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--positions", type=int, default=24_000)
+    parser.add_argument("--positions", type=int, default=16_000)
     parser.add_argument(
         "--predictor-share",
         type=float,
@@ -269,7 +276,7 @@ def main() -> None:
     )
     parser.add_argument("--noise", type=float, default=0.03)
     parser.add_argument("--report-seconds", type=float, default=10)
-    parser.add_argument("--hours", type=float, default=270)
+    parser.add_argument("--hours", type=float, default=360)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     started, device = time.time(), torch.device(args.device)
