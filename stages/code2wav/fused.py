@@ -1,9 +1,9 @@
-"""The codec decoder for a GPU: the frozen modules' weights, folded and laid out for `kernels`, and its streams' states.
+"""The codec decoder for a GPU: the frozen modules' weights, folded for `programs`, and what it remembers of streams.
 
 A call is some 80 kernel launches and nothing that waits: it can be captured in a CUDA graph for each (streams, frames).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -11,18 +11,10 @@ from torch import Tensor, nn
 
 from ..architecture import CodecConfig
 from ..errors import ConfigurationError
-from . import kernels
+from . import programs
 from .decoder import CodecDecoder
-from .layers import (
-    KERNEL,
-    CausalConv,
-    ConvNeXtBlock,
-    FrozenDilatedConv,
-    FrozenSnakeBeta,
-    FrozenTransposedConv,
-    ResidualUnit,
-    VocoderBlock,
-)
+from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
+from .products import Buffer, Product, Snake, choose_unit_tile, conv_product
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
 
@@ -34,153 +26,6 @@ WIDEST_UNIT = 192
 """Channels of a residual unit that one program computes whole."""
 SAMPLES_BLOCK = 64
 """Samples that one program of the last convolution makes."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one program of a product computes, and how."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-
-def choose_tile(rows: int, columns: int, depth: int, bytes_: int) -> Tile:
-    """The tile of a product [rows, depth] x [depth, columns] of elements of `bytes_` bytes."""
-    if bytes_ == 4:
-        return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
-    if rows <= 16:
-        return Tile(16, 32 if columns <= 1536 else 64, 128, 4, 4)
-    if rows <= 64:
-        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
-    k = 64 if depth % 64 == 0 else 32
-    if rows * columns < 128 * 128 * 132:
-        return Tile(64, 64, k, 4, 4)
-    if columns % 128:
-        return Tile(128, 64, k, 4, 3)
-    return Tile(128, 128, k, 8, 3)
-
-
-def choose_unit_tile(channels: int, bytes_: int) -> Tile:
-    """The tile of a whole residual unit; `n` is all channels."""
-    if bytes_ == 4:
-        return Tile(64, channels, 32, 4, 2)
-    return Tile(128, channels, 64 if channels % 64 == 0 else 32, 8, 3)
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Rows of streams with their left context in front: a view [streams, context + T, channels]."""
-
-    joined: Tensor
-    context: int
-
-    @property
-    def new(self) -> Tensor:
-        """[streams, T, channels]: the part that a step writes."""
-        return self.joined[:, self.context :]
-
-
-class Snake:
-    """SnakeBeta's constants, float32 [columns], repeated for what a transposed convolution makes of one row."""
-
-    def __init__(self, frozen: nn.Module, repeats: int = 1) -> None:
-        assert isinstance(frozen, FrozenSnakeBeta)
-        self.frequency = frozen.frequency.flatten().float().repeat(repeats)
-        self.height = frozen.height.flatten().float().repeat(repeats)
-
-
-class Product:
-    """A matrix product with its epilogue. `weight` is [taps · depth, columns], `bias` float32 [columns]."""
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        dtype: torch.dtype,
-        *,
-        taps: int = 1,
-        dilation: int = 1,
-        snake: Snake | None = None,
-        activation: int = kernels.NONE.value,
-        norm_eps: float | None = None,
-    ) -> None:
-        self.taps, self.dilation = taps, dilation
-        if dilation == 1:
-            # Neighbouring rows are one run of memory.
-            self.taps = 1
-        self.weight = weight.to(dtype).contiguous()
-        self.depth, self.columns = len(weight) // self.taps, weight.shape[1]
-        self.bias = None if bias is None else bias.float().contiguous()
-        self.snake, self.activation, self.norm_eps = snake, activation, norm_eps
-
-    def __call__(
-        self,
-        x: Tensor,
-        length: int,
-        *,
-        out: Tensor | None = None,
-        raw: Tensor | None = None,
-        added: Tensor | None = None,
-    ) -> None:
-        """Of `length` rows of each stream: x is [streams, at least length, channels], what is written likewise.
-
-        `raw`, contiguous, gets product, bias and `added`; `out` the same after the activations.
-        """
-        rows = len(x) * length
-        tile = choose_tile(rows, self.columns, self.depth, self.weight.element_size())
-        grid = (triton.cdiv(rows, tile.m) * triton.cdiv(self.columns, tile.n),)
-        kernels.product[grid](
-            x,
-            self.weight,
-            self.bias,
-            added,
-            raw,
-            out,
-            None if self.snake is None else self.snake.frequency,
-            None if self.snake is None else self.snake.height,
-            rows,
-            length,
-            self.columns,
-            self.depth,
-            self.taps,
-            self.dilation * x.shape[2],
-            x.shape[2],
-            x.stride(0),
-            0 if added is None else added.stride(0),
-            0 if out is None else out.stride(0),
-            self.norm_eps,
-            ACTIVATION=self.activation,
-            EVEN_K=self.depth % tile.k == 0,
-            EVEN_N=self.columns % tile.n == 0,
-            BLOCK_M=tile.m,
-            BLOCK_N=tile.n,
-            BLOCK_K=tile.k,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-        )
-
-
-def conv_product(conv: nn.Module, dtype: torch.dtype, snake: Snake | None = None) -> Product:
-    """Of a frozen convolution or transposed convolution."""
-    if isinstance(conv, FrozenTransposedConv):
-        # [out · stride, in, tap] → columns in the order (sample, channel), which is that of rows in memory.
-        by_channel = conv.weight.unflatten(0, (conv.out_channels, conv.stride))
-        weight = by_channel.permute(3, 2, 1, 0).flatten(2).flatten(0, 1)
-        bias = conv.bias.view(conv.out_channels, conv.stride).T.flatten()
-        return Product(weight, bias, dtype, taps=conv.context + 1, snake=snake)
-    assert isinstance(conv, CausalConv | FrozenDilatedConv)
-    inner = conv.conv
-    return Product(
-        inner.weight.permute(2, 1, 0).flatten(0, 1),
-        inner.bias,
-        dtype,
-        taps=inner.kernel_size[0],
-        dilation=inner.dilation[0],
-        snake=snake,
-    )
 
 
 class FusedLayer:
@@ -198,7 +43,7 @@ class FusedLayer:
             (gate_up * layer.post_attention_layernorm.weight).T,
             None,
             dtype,
-            activation=kernels.SWIGLU.value,
+            activation=programs.SWIGLU.value,
             norm_eps=eps,
         )
         self.down = Product(down.T, None, dtype)
@@ -245,7 +90,7 @@ class FusedTransformer:
     def _attend(self, qkv: Tensor, cache: Tensor, slots: Tensor, positions: Tensor, out: Tensor) -> None:
         config, frames = self.config, qkv.shape[1]
         half = config.head_dim // 2
-        kernels.attend[(len(qkv), config.num_attention_heads)](
+        programs.attend[(len(qkv), config.num_attention_heads)](
             qkv,
             cache,
             self.rotation,
@@ -271,9 +116,10 @@ class FusedConvNeXt:
     def __init__(self, block: ConvNeXtBlock, dtype: torch.dtype) -> None:
         conv, self.norm_eps = block.dwconv.conv, block.norm.eps
         assert conv.bias is not None
+        self.context, self.channels = block.dwconv.context, conv.in_channels
         self.weight = conv.weight.squeeze(1).T.float().contiguous()
         self.bias, self.gain, self.shift = conv.bias.float(), block.norm.weight.float(), block.norm.bias.float()
-        self.widen = Product(block.pwconv1.weight.T, block.pwconv1.bias, dtype, activation=kernels.GELU.value)
+        self.widen = Product(block.pwconv1.weight.T, block.pwconv1.bias, dtype, activation=programs.GELU.value)
         scaled = block.pwconv2.weight * block.gamma.unsqueeze(1)
         self.narrow = Product(scaled.T, block.pwconv2.bias * block.gamma, dtype)
 
@@ -281,7 +127,7 @@ class FusedConvNeXt:
         streams, length, channels = x.new.shape
         normed = x.joined.new_empty(streams, length, channels)
         wide = x.joined.new_empty(streams, length, self.widen.columns)
-        kernels.depthwise_norm[(streams * length,)](
+        programs.depthwise_norm[(streams * length,)](
             x.joined,
             self.weight,
             self.bias,
@@ -325,7 +171,7 @@ class FusedUnit:
         assert dilated.snake is not None
         assert pointwise.snake is not None
         tile = choose_unit_tile(channels, out.element_size())
-        kernels.residual_unit[(triton.cdiv(streams * length, tile.m),)](
+        programs.residual_unit[(triton.cdiv(streams * length, tile.m),)](
             x.joined,
             dilated.weight,
             dilated.bias,
@@ -395,15 +241,15 @@ class Contexts:
     def buffers(self, streams: int, frames: int) -> tuple[Tensor, list[Buffer]]:
         """Memory for a step, and each layer's part of it."""
         memory = self._states.new_empty(streams * (self.width + frames * self.frame))
-        parts = memory.split([streams * (rows * frames + context) * width for context, width, rows in self.sizes])
+        lengths = [streams * (rows * frames + context) * width for context, width, rows in self.sizes]
         return memory, [
             Buffer(part.view(streams, -1, channels), context)
-            for part, (context, channels, _) in zip(parts, self.sizes, strict=True)
+            for part, (context, channels, _) in zip(torch.split(memory, lengths), self.sizes, strict=True)
         ]
 
     def move(self, memory: Tensor, slots: Tensor, frames: int, fill: bool) -> None:
         """From the states of `slots` into the buffers, or the buffers' last rows into the states."""
-        kernels.move_contexts[(len(slots), len(self._blocks))](
+        programs.move_contexts[(len(slots), len(self._blocks))](
             memory, self._states, slots, self._blocks, len(slots), frames, self.width, FILL=fill, BLOCK=COPY_BLOCK
         )
 
@@ -423,33 +269,35 @@ class FusedDecoder:
         self.table = table.table.to(dtype)
         self.pre_conv = conv_product(decoder.pre_conv, dtype)
         self.transformer = FusedTransformer(decoder.pre_transformer, config, dtype, slots + 2, max_frames)
-        pairs = [list(stage.children()) for stage in decoder.upsample]
-        self.upsample = [(conv_product(spread, dtype), FusedConvNeXt(block, dtype)) for spread, block in pairs]
-        first, *blocks, activation, last = decoder.decoder
-        entries = [block.block[0] for block in blocks] + [activation]
-        self.first = conv_product(first, dtype, Snake(entries[0]))
-        self.blocks = [FusedBlock(block, after, dtype) for block, after in zip(blocks, entries[1:], strict=True)]
-        self.last_weight = last.conv.weight.squeeze(0).T.float().flatten().contiguous()
-        self.last_bias = last.conv.bias.float()
-        self.contexts = Contexts(list(self._sizes(decoder, config)), slots + 2, dtype, device)
+        spreads = [part for part in decoder.upsample.modules() if isinstance(part, FrozenTransposedConv)]
+        resized = [part for part in decoder.upsample.modules() if isinstance(part, ConvNeXtBlock)]
+        self.upsample = [
+            (conv_product(spread, dtype), FusedConvNeXt(block, dtype))
+            for spread, block in zip(spreads, resized, strict=True)
+        ]
+        blocks = [part for part in decoder.decoder if isinstance(part, VocoderBlock)]
+        activations = [*(block.block[0] for block in blocks), decoder.decoder[-2]]
+        last = decoder.decoder[-1]
+        assert isinstance(last, CausalConv)
+        self.first = conv_product(decoder.decoder[0], dtype, Snake(activations[0]))
+        self.blocks = [FusedBlock(block, after, dtype) for block, after in zip(blocks, activations[1:], strict=True)]
+        self.last = conv_product(last, torch.float32)
+        self.contexts = Contexts(list(self._sizes()), slots + 2, dtype, device)
 
-    @staticmethod
-    def _sizes(decoder: CodecDecoder, config: CodecConfig):
+    def _sizes(self) -> Iterator[tuple[int, int, int]]:
         """(context, channels, rows a frame) of every buffer, in the order of the layers."""
         rows = 1
-        yield decoder.pre_conv.context, config.codebook_dim, rows
-        for spread, block in (list(stage.children()) for stage in decoder.upsample):
-            rows *= spread.stride
-            yield block.dwconv.context, config.latent_dim, rows
-        first, *blocks, _, last = decoder.decoder
-        yield first.context, config.latent_dim, rows
-        for block in blocks:
-            _, spread, *units = block.block
-            yield spread.context, 2 * spread.out_channels, rows
-            rows *= spread.stride
-            for unit in units:
-                yield unit.conv1.context, spread.out_channels, rows
-        yield last.context, spread.out_channels, rows
+        yield self.pre_conv.context, self.pre_conv.channels, rows
+        for spread, block in self.upsample:
+            rows *= spread.columns // block.channels
+            yield block.context, block.channels, rows
+        yield self.first.context, self.first.channels, rows
+        for vocoder in self.blocks:
+            yield vocoder.spread.context, vocoder.spread.channels, rows
+            rows *= vocoder.rate
+            for unit in vocoder.units:
+                yield unit.dilated.context, unit.dilated.channels, rows
+        yield self.last.context, self.last.channels, rows
 
     def __call__(self, codes: Tensor, sources: Tensor, slots: Tensor, positions: Tensor, samples: Tensor) -> None:
         """The next frames of some streams: codes int [streams, T, books] → `samples` [streams, T · 1920].
@@ -481,23 +329,23 @@ class FusedDecoder:
         streams, frames, books = codes.shape
         entries, width = len(self.table) // books, self.table.shape[1]
         block = min(512, triton.next_power_of_2(width))
-        kernels.sum_codes[(streams * frames, triton.cdiv(width, block))](
+        programs.sum_codes[(streams * frames, triton.cdiv(width, block))](
             codes, self.table, out.new, frames, width, entries, out.joined.stride(0), BOOKS=books, BLOCK=block
         )
 
     def _to_samples(self, x: Buffer, samples: Tensor) -> None:
         streams, length, channels = x.new.shape
         rows = streams * length
-        kernels.to_samples[(triton.cdiv(rows, SAMPLES_BLOCK),)](
+        programs.to_samples[(triton.cdiv(rows, SAMPLES_BLOCK),)](
             x.joined,
-            self.last_weight,
-            self.last_bias,
+            self.last.weight,
+            self.last.bias,
             samples,
             rows,
             length,
             x.joined.stride(0),
             channels,
-            len(self.last_weight),
+            self.last.depth,
             BLOCK_M=SAMPLES_BLOCK,
             BLOCK_K=min(128, triton.next_power_of_2(channels)),
         )

@@ -62,20 +62,20 @@ class GraphDecoder:
             Staging(
                 torch.zeros(inputs, dtype=torch.int32, pin_memory=True),
                 torch.empty(samples, dtype=torch.int16, pin_memory=True),
-                torch.cuda.Event(),
+                torch.cuda.Event(),  # type: ignore[no-untyped-call]
             )
             for _ in range(AHEAD + 1)
         ]
         self._unread: deque[tuple[Staging, int, int]] = deque()
         self._launches = 0
-        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._graphs: dict[int, dict[int, torch.cuda.CUDAGraph]] = {frames: {} for frames in chunk_sizes}
-        pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
         for bucket in buckets:
-            self._graphs[bucket.frames][bucket.streams] = self._capture(bucket, pool)
+            self._graphs[bucket.frames][bucket.streams] = self._capture(bucket)
 
     @torch.inference_mode()
-    def _capture(self, bucket: Bucket, pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+    def _capture(self, bucket: Bucket) -> torch.cuda.CUDAGraph:
         """Run once, which compiles, on streams that nobody hears; then capture."""
         streams = bucket.streams
         idle = torch.tensor([self._decoder.silent_slot, self._decoder.idle_slot, 0], dtype=torch.int32)
@@ -85,7 +85,7 @@ class GraphDecoder:
         with torch.cuda.stream(self._stream):
             self._decode(bucket)
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             self._decode(bucket)
         return graph
 

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from duotone.stages.architecture import CodecConfig
-from duotone.stages.code2wav import fused
+from duotone.stages.code2wav import fused, products
 from duotone.stages.code2wav.decoder import CodecDecoder, load_decoder
-from duotone.stages.code2wav.fused import FusedDecoder, FusedUnit, Product, Tile
+from duotone.stages.code2wav.fused import FusedDecoder, FusedUnit
 from duotone.stages.code2wav.graphs import GraphDecoder
 from duotone.stages.code2wav.layers import freeze
+from duotone.stages.code2wav.products import Buffer, Product, Tile
 from duotone.stages.code2wav.quantizer import Codebook
 from duotone.stages.types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
 from duotone.stages.weights import WeightIndex
@@ -143,7 +144,7 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
         calls.append(Call(self, again, len(x) * length, self.columns, self.depth * self.taps, kind))
         again()
 
-    def record_unit(self: FusedUnit, x: fused.Buffer, *tensors: Tensor | None) -> None:
+    def record_unit(self: FusedUnit, x: Buffer, *tensors: Tensor | None) -> None:
         again = functools.partial(whole, self, x, *tensors)
         rows, channels = x.new.shape[0] * x.new.shape[1], x.new.shape[2]
         calls.append(Call(self, again, rows, channels, 8 * channels, (self.dilated.dilation, tensors[1] is not None)))
@@ -226,7 +227,7 @@ def trials(call: Call) -> list[Tile]:
 
 def use(tile: Tile) -> None:
     """Let every product have this tile."""
-    fused.choose_tile = fused.choose_unit_tile = lambda *_: tile
+    products.choose_tile = fused.choose_unit_tile = lambda *_: tile
 
 
 def distinct_calls(streams: int, frames: int) -> list[Call]:

@@ -1,0 +1,159 @@
+"""Matrix products with their epilogues, from convolutions, transposed convolutions and linear layers.
+
+What `programs.product` computes; and the sizes of the tiles in which it does, as measured on an H200.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from . import programs
+from .layers import CausalConv, FrozenDilatedConv, FrozenSnakeBeta, FrozenTransposedConv
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program of a product computes, and how."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def choose_tile(rows: int, columns: int, depth: int, bytes_: int) -> Tile:
+    """The tile of a product [rows, depth] x [depth, columns] of elements of `bytes_` bytes."""
+    if bytes_ == 4:
+        return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
+    if rows <= 16:
+        return Tile(16, 32 if columns <= 1536 else 64, 128, 4, 4)
+    if rows <= 64:
+        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
+    k = 64 if depth % 64 == 0 else 32
+    if rows * columns < 128 * 128 * 132:
+        return Tile(64, 64, k, 4, 4)
+    if columns % 128:
+        return Tile(128, 64, k, 4, 3)
+    return Tile(128, 128, k, 8, 3)
+
+
+def choose_unit_tile(channels: int, bytes_: int) -> Tile:
+    """The tile of a whole residual unit; `n` is all channels."""
+    if bytes_ == 4:
+        return Tile(64, channels, 32, 4, 2)
+    return Tile(128, channels, 64 if channels % 64 == 0 else 32, 8, 3)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Rows of streams with their left context in front: a view [streams, context + T, channels]."""
+
+    joined: Tensor
+    context: int
+
+    @property
+    def new(self) -> Tensor:
+        """[streams, T, channels]: the part that a step writes."""
+        return self.joined[:, self.context :]
+
+
+class Snake:
+    """SnakeBeta's constants, float32 [columns], repeated for what a transposed convolution makes of one row."""
+
+    def __init__(self, frozen: nn.Module, repeats: int = 1) -> None:
+        assert isinstance(frozen, FrozenSnakeBeta)
+        self.frequency = frozen.frequency.flatten().float().repeat(repeats)
+        self.height = frozen.height.flatten().float().repeat(repeats)
+
+
+class Product:
+    """A matrix product with its epilogue. `weight` is [taps · depth, columns], `bias` float32 [columns]."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        taps: int = 1,
+        dilation: int = 1,
+        snake: Snake | None = None,
+        activation: int = programs.NONE.value,
+        norm_eps: float | None = None,
+    ) -> None:
+        self.context, self.channels, self.dilation = (taps - 1) * dilation, len(weight) // taps, dilation
+        # Without dilation the rows of all taps are one run of memory.
+        self.taps = taps if dilation > 1 else 1
+        self.weight = weight.to(dtype).contiguous()
+        self.depth, self.columns = len(weight) // self.taps, weight.shape[1]
+        self.bias = None if bias is None else bias.float().contiguous()
+        self.snake, self.activation, self.norm_eps = snake, activation, norm_eps
+
+    def __call__(
+        self,
+        x: Tensor,
+        length: int,
+        *,
+        out: Tensor | None = None,
+        raw: Tensor | None = None,
+        added: Tensor | None = None,
+    ) -> None:
+        """Of `length` rows of each stream: x is [streams, at least length, channels], what is written likewise.
+
+        `raw`, contiguous, gets product, bias and `added`; `out` the same after the activations.
+        """
+        rows = len(x) * length
+        tile = choose_tile(rows, self.columns, self.depth, self.weight.element_size())
+        grid = (triton.cdiv(rows, tile.m) * triton.cdiv(self.columns, tile.n),)
+        programs.product[grid](
+            x,
+            self.weight,
+            self.bias,
+            added,
+            raw,
+            out,
+            None if self.snake is None else self.snake.frequency,
+            None if self.snake is None else self.snake.height,
+            rows,
+            length,
+            self.columns,
+            self.depth,
+            self.taps,
+            self.dilation * x.shape[2],
+            x.shape[2],
+            x.stride(0),
+            0 if added is None else added.stride(0),
+            0 if out is None else out.stride(0),
+            self.norm_eps,
+            ACTIVATION=self.activation,
+            EVEN_K=self.depth % tile.k == 0,
+            EVEN_N=self.columns % tile.n == 0,
+            BLOCK_M=tile.m,
+            BLOCK_N=tile.n,
+            BLOCK_K=tile.k,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+
+def conv_product(conv: nn.Module, dtype: torch.dtype, snake: Snake | None = None) -> Product:
+    """Of a frozen convolution or transposed convolution."""
+    if isinstance(conv, FrozenTransposedConv):
+        # [out · stride, in, tap] → columns in the order (sample, channel), which is that of rows in memory.
+        by_channel = conv.weight.view(conv.out_channels, conv.stride, *conv.weight.shape[1:])
+        weight = by_channel.permute(3, 2, 1, 0).flatten(2).flatten(0, 1)
+        bias = conv.bias.view(conv.out_channels, conv.stride).T.flatten()
+        return Product(weight, bias, dtype, taps=conv.context + 1, snake=snake)
+    assert isinstance(conv, CausalConv | FrozenDilatedConv)
+    inner = conv.conv
+    return Product(
+        inner.weight.permute(2, 1, 0).flatten(0, 1),
+        inner.bias,
+        dtype,
+        taps=inner.kernel_size[0],
+        dilation=inner.dilation[0],
+        snake=snake,
+    )
