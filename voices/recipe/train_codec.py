@@ -162,7 +162,7 @@ class CodecTrainer:
             adversarial, matching = generator_loss(heard, self.parts.discriminators(made))
         self.parts.discriminators.requires_grad_(True)
         losses |= {"critic": loss, "adversarial": adversarial, "matching": matching}
-        return adversarial + 2 * matching
+        return 2 * adversarial + 3 * matching
 
 
 def save(parts: Parts, out: Path) -> None:
