@@ -40,11 +40,11 @@ def wait_until_answered(url: str, process: subprocess.Popen, timeout_s: float = 
 class Server:
     """A `duotone serve` process in a group of its own."""
 
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *flags: str, env: dict[str, str] | None = None, checkpoint: Path = CHECKPOINT) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(
-            [SERVER_PYTHON, "-m", "duotone", "serve", str(CHECKPOINT), "--port", str(port), *flags],
+            [SERVER_PYTHON, "-m", "duotone", "serve", str(checkpoint), "--port", str(port), *flags],
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
