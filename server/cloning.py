@@ -48,17 +48,19 @@ class Cloning:
 
         Raises RequestError that names the field; StageFailed and NotReady when the recording cannot be encoded now.
         """
-        asked = {"ref_audio": choices.ref_audio, "ref_text": choices.ref_text, "x_vector_only": choices.x_vector_only}
+        text = self._text(choices.ref_text)
         if self._listener is None:
+            asked = {"ref_audio": choices.ref_audio, "ref_text": text, "x_vector_only": choices.x_vector_only}
             for field, value in asked.items():
                 if value is not None:
                     raise RequestError(f"the model {self._catalog.name!r} does not clone voices", field)
             return None
         if choices.ref_audio is None:
+            if text is not None:
+                raise RequestError("goes with `ref_audio`, which is not there", "ref_text")
             return self._of_voice(choices)
         if self._voices.find(choices.voice) is not None:
             raise RequestError(f"the voice {choices.voice!r} has a recording of its own", "ref_audio")
-        text = self._text(choices.ref_text)
         if text is None and not choices.x_vector_only:
             raise RequestError("what the recording says is needed, unless `x_vector_only` is true", "ref_text")
         heard = await self._listener.listen(await self._audio(choices.ref_audio), "ref_audio")
@@ -86,8 +88,6 @@ class Cloning:
         return own + [VoiceCard(id=name, name=name, voice=voice.name) for name, voice in found.items() if voice]
 
     def _of_voice(self, choices: SpeechChoices) -> Reference:
-        if choices.ref_text is not None:
-            raise RequestError("goes with `ref_audio`, which is not there", "ref_text")
         voice = self._find(choices.voice)
         if voice is None:
             if known := ", ".join(card.name for card in self.voice_cards()) if len(self._voices) else "":
@@ -105,6 +105,7 @@ class Cloning:
         return voice
 
     def _text(self, ref_text: str | None) -> str | None:
+        """Blank is none."""
         if ref_text is None or not ref_text.strip():
             return None
         if len(ref_text) > self._max_chars:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Path, Request, UploadFile
 from fastapi.params import Depends
+from starlette.exceptions import HTTPException
 
 from .cloning import Cloning
 from .connection import until_gone
@@ -52,5 +53,10 @@ def voices_router(cloning: Cloning, locked: Sequence[Depends]) -> APIRouter:
         """Speech that has begun goes on."""
         cloning.delete(name)
         return VoiceDeleted(id=name)
+
+    @router.api_route("/v1/audio/voices", methods=["DELETE", "PATCH", "PUT", "OPTIONS"], include_in_schema=False)
+    async def neither() -> None:
+        # Of several routes with one path, the router would name the first one's method alone.
+        raise HTTPException(405, headers={"Allow": "GET, POST"})
 
     return router

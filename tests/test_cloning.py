@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import httpx
 import numpy as np
@@ -100,7 +101,21 @@ def test_a_recording_that_is_none_is_refused_and_serving_goes_on(server, client)
     )
     (cloner,) = [int(line.split()[0]) for line in found.stdout.splitlines() if "cloning.worker" in line]
     os.kill(cloner, signal.SIGKILL)
+    while os.path.exists(f"/proc/{cloner}"):
+        time.sleep(0.05)
     check(client.post(SPEECH, json={**asked(CASES["base_02"]), **recorded(CASES["base_02"])}), "base_02")
+
+
+def test_the_cloning_process_ends_with_a_server_that_is_killed():
+    server = Server(checkpoint=BASE)
+    server.wait_until_ready()
+    assert len(server.group()) == 4
+    server.process.kill()
+    server.process.wait()
+    deadline_s = time.monotonic() + 5
+    while server.group() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert server.group() == []
 
 
 def test_the_command_line_clones(tmp_path):

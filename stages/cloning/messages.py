@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ..types import CODEBOOKS
+
 LENGTH = struct.Struct("<I")
 
 
@@ -32,7 +34,7 @@ class Recording(msgspec.Struct, tag=True, frozen=True):
         return np.frombuffer(self.x_vector, "<f4")
 
     def frames(self) -> npt.NDArray[np.int16]:
-        return np.frombuffer(self.codes, "<i2").reshape(-1, 16)
+        return np.frombuffer(self.codes, "<i2").reshape(-1, CODEBOOKS)
 
 
 Answer = Ready | Refusal | Recording

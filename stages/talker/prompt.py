@@ -72,6 +72,8 @@ def build_plan(
     if (reference is not None) != checkpoint.clones:
         needed = "needs" if checkpoint.clones else "does not take"
         raise RequestError(f"the model {needed} reference audio", "ref_audio")
+    if reference is not None and len(reference.x_vector) != checkpoint.talker.hidden_size:
+        raise RequestError("the voice was uploaded to another model", "voice")
     if non_streaming is None:
         non_streaming = not checkpoint.clones
     voice = _voice(checkpoint, speaker)

@@ -32,6 +32,7 @@ SPEECH = "/v1/audio/speech"
         ("PUT", SPEECH, 405, "method_not_allowed"),
         ("OPTIONS", SPEECH, 405, "method_not_allowed"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("DELETE", "/v1/audio/voices", 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("POST", SPEECH, 400, "invalid_value"),
     ],
@@ -95,6 +96,7 @@ async def test_the_documentation_s_page_asks_for_nothing_from_elsewhere(client):
 
 async def test_a_wrong_method_is_told_the_right_one(client):
     assert (await client.get(SPEECH)).headers["allow"] == "POST"
+    assert (await client.put("/v1/audio/voices")).headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize("given", ["abc", "trace:1/2-3_4.5", "x" * 128])

@@ -193,3 +193,9 @@ def test_instruction_that_would_be_ignored_is_refused(custom_voice, tokenizer, c
 def test_plans_are_built_without_torch():
     script = "import sys, duotone.stages.talker.prompt; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_voice_of_another_model_is_refused(base_plan):
+    with pytest.raises(RequestError, match="another model") as refused:
+        base_plan("a", reference=Reference(X_VECTOR[:-1]))
+    assert refused.value.param == "voice"
