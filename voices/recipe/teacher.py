@@ -22,19 +22,17 @@ import onnx
 from hibari import Hibari, dsp
 from hibari.g2p.normalize import normalize
 
-from .codes import LOWEST_HZ, PHASES, STEPS, coded_hz, encode, pitch_codes
+from .codes import STEPS, encode
 from .sizes import FRAME_SAMPLES, SAMPLE_RATE
 from .text import read_sentences
+from .voicing import HOP_SAMPLES, STEP_SAMPLES, voicing
 
-STEP_SAMPLES = FRAME_SAMPLES // STEPS
-TEACHER_HOP_SAMPLES = 600  # of its durations; its spectrum and its pitch have two columns in each
-VOICED_HZ = 40  # below, the teacher's synthesis makes no pulses
+TEACHER_HOP_SAMPLES = 2 * HOP_SAMPLES  # of its durations
 LEAD_SAMPLES = int(0.08 * SAMPLE_RATE)
 TAIL_SAMPLES = int(0.38 * SAMPLE_RATE)
 MAX_FRAMES = 250
 UTTERANCES_PER_SHARD = 64
 SECONDS_PER_SHARD = 240  # about
-HIGHEST_PULSE_HZ = 11_000
 _DURATIONS = "/Cast_32_output_0"
 
 
@@ -57,54 +55,6 @@ class Spoken:
     phonemes: np.ndarray  # uint8 [S / 300], the teacher's ids
     pitch: np.ndarray  # uint8 [about S / 960], codes at the ends of 40 ms
     cycles: np.ndarray  # uint8 [about S / 480], codes in the middles of 20 ms
-
-
-@dataclass(frozen=True)
-class Voicing:
-    """The glottis of one sentence, exactly as the codes tell it."""
-
-    pulses: np.ndarray  # float32 [S]
-    pitch: np.ndarray  # uint8, codes at the ends of 40 ms
-    cycles: np.ndarray  # uint8, codes in the middles of 20 ms
-
-
-def voicing(pitch_hz: np.ndarray, before: int) -> Voicing:
-    """Of the teacher's pitch every 12.5 ms (0 unvoiced); steps are counted from `before` samples ahead of it.
-
-    The pitch becomes that of the codes, linear between them; the phase advances by whole thirty-seconds of a cycle
-    from one step's middle to the next. Else pulses as the teacher's own `dsp.pulses` makes them.
-    """
-    hop = TEACHER_HOP_SAMPLES // 2
-    sample = np.arange(len(pitch_hz) * hop)
-    column, place = np.arange(len(pitch_hz)), (sample + 0.5) / hop - 0.5
-    vibrating = np.interp(place, column, pitch_hz) > VOICED_HZ
-    voiced = np.flatnonzero(pitch_hz > VOICED_HZ)
-    ends = np.arange(2 * STEP_SAMPLES - before % (2 * STEP_SAMPLES), len(sample) + 1, 2 * STEP_SAMPLES)
-    around = np.clip(ends[:, None] / hop - 0.5 + np.linspace(-1, 1, 5), 0, column[-1])
-    hertz = np.interp(around, voiced, pitch_hz[voiced]).mean(1) if len(voiced) else np.full(len(ends), LOWEST_HZ)
-    pitch = pitch_codes(hertz)
-    cycles = np.cumsum(np.interp(sample + 1, ends, coded_hz(pitch))) / SAMPLE_RATE
-    middles = np.arange((STEP_SAMPLES // 2 - before) % STEP_SAMPLES, len(sample), STEP_SAMPLES)
-    phases = np.cumsum(np.rint(np.diff(cycles[middles], prepend=0) * PHASES))
-    cycles += np.interp(sample, middles, phases / PHASES - cycles[middles])
-    sounding = np.interp(np.clip(around, *column[[0, -1]]), column, pitch_hz) > VOICED_HZ
-    pitch = np.where(sounding.any(1), pitch, 0)
-    return Voicing(
-        _pulses(cycles, vibrating),
-        pitch.astype(np.uint8),
-        np.where(vibrating[middles], 1 + phases % PHASES, 0).astype(np.uint8),
-    )
-
-
-def _pulses(cycles: np.ndarray, vibrating: np.ndarray) -> np.ndarray:
-    """All harmonics up to `HIGHEST_PULSE_HZ` of a phase in cycles, at unit amplitude, float32."""
-    hertz = np.maximum(np.gradient(cycles) * SAMPLE_RATE, VOICED_HZ)
-    angle = 2 * np.pi * (cycles % 1)
-    harmonics = np.floor(HIGHEST_PULSE_HZ / hertz) + 0.5
-    below = 2 * np.sin(angle / 2)
-    at_pulse = np.abs(below) <= 2e-3
-    train = np.where(at_pulse, harmonics, np.sin(harmonics * angle) / np.where(at_pulse, 1, below)) - 0.5
-    return (train * vibrating).astype(np.float32)
 
 
 def synthesise(parts: list[np.ndarray], train: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -215,7 +165,7 @@ def _trim(text: str, spoken: Spoken) -> Utterance | None:
     words = spoken.words.copy()
     words[:, 2:] = np.clip(words[:, 2:] - start, 0, frames * FRAME_SAMPLES)
     middle = (np.arange(frames * STEPS) + 0.5) * STEP_SAMPLES + start
-    phonemes = spoken.phonemes[np.minimum(middle // (TEACHER_HOP_SAMPLES // 2), len(spoken.phonemes) - 1).astype(int)]
+    phonemes = spoken.phonemes[np.minimum(middle // HOP_SAMPLES, len(spoken.phonemes) - 1).astype(int)]
     pitch, cycles = (
         _from(track, start // STEP_SAMPLES // each, frames * STEPS // each)
         for track, each in ((spoken.pitch, 2), (spoken.cycles, 1))
