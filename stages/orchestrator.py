@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 SCRAPE_TIMEOUT_S = 1.0
 SOON_S = FRAME_S / 2
-"""The deadline of a stream's first and last chunk: that of a listener who runs dry in so long."""
+"""A stream's first chunk is as urgent as one whose listener runs dry in so long."""
 
 
 class Orchestrator:
@@ -88,14 +88,18 @@ class Orchestrator:
         self._spawn(self._tick(), "monitor")
         self._accepting = True
 
-    async def stop(self, drain_s: float) -> None:
-        """Take no more requests, let those in flight end for `drain_s`, then end everything. Safe to call twice."""
+    async def drain(self, drain_s: float) -> None:
+        """Take no more requests, let those in flight end for `drain_s`, then fail them."""
         self._accepting = False
         if self._requests:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_s)
         self._fail_all(NotReady("the server is stopping"))
+
+    async def stop(self, drain_s: float) -> None:
+        """Drain, then end everything. Safe to call twice."""
+        await self.drain(drain_s)
         self._inbox.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -202,7 +206,7 @@ class Orchestrator:
         """Collect a frame of each request in the step, and note whom the Talker is done with."""
         self._metrics.replica(replica.name).stepped(event.batch, event.step_s, len(event.keys))
         self._metrics.generated_tokens.inc(CODEBOOKS * len(event.keys))
-        replica.pace.stepped(event.step_s)
+        replica.steps.observe(event.step_s)
         touched: dict[int, Request] = {}
         for at, key in enumerate(event.keys):
             # A frame of a request that has been aborted may still have been on its way.
@@ -241,16 +245,15 @@ class Orchestrator:
             spare_s=dry_at_s - now_s - self._decoding.upper_s,
             first=request.sent_frames == 0,
             complete=complete,
-            pace=request.talker.pace,
+            step_s=request.talker.steps.mean_s,
             max_chunk_frames=self._options.code2wav.max_chunk_frames,
         )
         last = complete and frames == request.pending_frames
         if not frames and not last:
             return None
         request.decoding, request.closed, request.sent_s = True, last, now_s
-        # Whoever waits for a first sound, or for a place that is given back behind the last, waits less than those who
-        # have enough to hear; a listener about to run dry goes before.
-        deadline_s = now_s + SOON_S if last or not request.decoded_frames else dry_at_s
+        # A first sound is wanted soon, but a listener about to run dry goes before.
+        deadline_s = dry_at_s if request.decoded_frames else now_s + SOON_S
         return Decode(request.key, request.take_codes(frames), last, deadline_s)
 
     def _samples(self, replica: Replica, event: Samples) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from .channel import Context, OrchestratorChannel
-from .chunking import Pace
+from .chunking import Estimate
 from .errors import ConfigurationError, StageFailed
 from .messages import Command, Event, Fatal, Ping, Ready, Shutdown
 from .pipeline import WorkerSpec
@@ -39,7 +39,8 @@ class Replica:
     stopping: bool = False
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
-    pace: Pace = field(default_factory=Pace)
+    steps: Estimate = field(default_factory=Estimate)
+    """How long its engine's steps take."""
     last_words: str = "its process ended"
     silent_s: float = 0.0
     """How long it has said nothing, in time that the loop has seen: a server that was stopped blames no worker."""
