@@ -15,7 +15,7 @@ from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.engine import Engine
 from duotone.stages.messages import Frames, Speak
 from duotone.stages.pipeline import TalkerOptions, VllmOptions
-from duotone.stages.talker.prompt import build_plan
+from duotone.stages.talker.prompt import Reference, Transcript, build_plan
 from duotone.stages.talker.tokenizer import Tokenizer
 from duotone.stages.talker.vllm_start import start_vllm_talker
 from duotone.stages.types import PromptPlan, Sampling
@@ -64,6 +64,7 @@ def golden_cases(kind: Path) -> list[GoldenCase]:
             speaker=case.get("speaker"),
             instruction=case.get("instruct"),
             non_streaming=case["non_streaming_mode"],
+            reference=reference(kind, case) if checkpoint.clones else None,
         )
         sampling = Sampling(
             seed=0,
@@ -75,6 +76,14 @@ def golden_cases(kind: Path) -> list[GoldenCase]:
         with np.load(kind / f"{case['name']}.npz") as arrays:
             cases.append(GoldenCase(plan, sampling, arrays["codes"].astype(np.int16)))
     return cases
+
+
+def reference(kind: Path, case: dict[str, Any]) -> Reference:
+    """The recording of a `base` case, as the reference's encoders made it."""
+    number = case["ref_audio"].removeprefix("ref_").removesuffix(".npy")
+    with np.load(kind / "references.npz") as heard:
+        transcript = Transcript(case["ref_text"], heard[f"codes_{number}"])
+        return Reference(heard[f"x_vector_{number}"], None if case["x_vector_only"] else transcript)
 
 
 @dataclass

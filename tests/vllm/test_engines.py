@@ -8,9 +8,10 @@ from .talking import assert_golden, golden_cases, speak, started, talk
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-def test_golden_codes_of_prompts_prefilled_whole():
-    cases = golden_cases(GOLDEN / "voice_design")
-    with started(GOLDEN / "voice_design") as engine:
+@pytest.mark.parametrize("kind", ["voice_design", "base"])
+def test_golden_codes_of_prompts_prefilled_whole(kind):
+    cases = golden_cases(GOLDEN / kind)
+    with started(GOLDEN / kind) as engine:
         result = talk(engine, {key: speak(key, case) for key, case in enumerate(cases)})
         exposition = engine.exposition()
     assert_golden(result, cases)
