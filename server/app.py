@@ -117,7 +117,11 @@ def _middleware(settings: Settings, keys: ApiKeys, recordings: bool) -> list[Mid
         ),
         Middleware(KeyMiddleware, keys=keys),
         Middleware(HeadMiddleware),
-        Middleware(BodyLimitMiddleware, max_bytes=settings.http.max_body_bytes + audio_bytes),
+        Middleware(
+            BodyLimitMiddleware,
+            max_bytes=settings.http.max_body_bytes + audio_bytes,
+            timeout_s=settings.http.body_timeout_s,
+        ),
     ]
 
 

@@ -1,4 +1,6 @@
-"""The limit on a request's body."""
+"""The limits on a request's body."""
+
+import asyncio
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -9,11 +11,13 @@ from .errors import answer_error
 
 
 class BodyLimitMiddleware:
-    """Answers 413 as soon as a body is known to be too large: from its Content-Length, else while it is read."""
+    """Answers 413 as soon as a body is known to be too large (from its Content-Length, else while it is read), and 408
+    when it is not all there in time."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,16 +29,28 @@ class BodyLimitMiddleware:
             await response(scope, receive, send)
             return
         received_bytes = 0
+        deadline_s: float | None = asyncio.get_running_loop().time() + self._timeout_s
 
-        async def receive_within_limit() -> Message:
-            nonlocal received_bytes
-            message = await receive()
+        async def receive_within_limits() -> Message:
+            nonlocal received_bytes, deadline_s
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_late() from None
+            if not message.get("more_body", False):
+                deadline_s = None  # What follows tells that the client has left.
             received_bytes += len(message.get("body", b""))
             if received_bytes > self._max_bytes:
                 raise self._too_large()
             return message
 
-        await self._app(scope, receive_within_limit, send)
+        await self._app(scope, receive_within_limits, send)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(413, f"the body is larger than {self._max_bytes} bytes")
+
+    def _too_late(self) -> HTTPException:
+        # The rest of the body may still come: nothing else can be read from this connection.
+        headers = {"Connection": "close"}
+        return HTTPException(408, f"the body did not end within {self._timeout_s:g} s", headers)

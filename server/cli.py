@@ -69,7 +69,7 @@ def serve(
         if profiler_config is not None:
             named |= parse_profiler_config(profiler_config)
         settings = _settings(config, named, assignments)
-        from .service import configure_logging
+        from .logs import configure_logging
         from .service import serve as run
 
         configure_logging(settings.log_level)
@@ -103,7 +103,8 @@ def say(
         settings = _settings(config, {"model": model, "log_level": "warning"}, assignments)
         import asyncio
 
-        from .service import configure_logging, request_to_say
+        from .logs import configure_logging
+        from .service import request_to_say
         from .service import say as run
 
         configure_logging(settings.log_level)

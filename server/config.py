@@ -50,6 +50,7 @@ class HttpOptions(Options):
     api_keys: ApiKeyList = Field((), description="with any, all but reading needs one of them as Bearer")
     api_keys_file: Path | None = Field(None, description="further keys, one a line; `#` begins a comment")
     max_body_bytes: int = Field(1 << 20, ge=1024, description="larger request bodies are answered 413")
+    body_timeout_s: float = Field(60.0, gt=0, description="requests whose body takes longer are answered 408")
     send_timeout_s: float = Field(60.0, gt=0, description="a client that takes nothing for so long is given up")
     encoder_threads: int = Field(4, ge=1, le=256, description="threads in which answers are compressed")
     live_idle_s: float = Field(

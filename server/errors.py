@@ -8,6 +8,7 @@ The pipeline's error tree (stages/errors.py) goes on here:
     └── VoiceNotFound  the request is about an uploaded voice that is not there
     DuotoneError
     ├── ClientGone     nobody is left to answer
+    │   └── SlowClient  somebody is there and takes nothing
     └── KeyRefused     the request brings no API key, or none of ours
 """
 
@@ -44,6 +45,10 @@ class VoiceNotFound(RequestError):
 
 class ClientGone(DuotoneError):
     """The client went away before it had its answer."""
+
+
+class SlowClient(ClientGone):
+    """The client took nothing of its answer for so long that it is given up."""
 
 
 class KeyRefused(DuotoneError):

@@ -24,7 +24,7 @@ from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
 from .audio import FORMATS, Transcoder
 from .config import HttpOptions, Settings
-from .errors import ClientGone, answer_to, envelope
+from .errors import ClientGone, SlowClient, answer_to, envelope
 from .growing_text import GrowingText
 from .keys import ApiKeys
 from .live_protocol import (
@@ -100,8 +100,8 @@ class Wire:
             async with asyncio.timeout(self._send_timeout_s):
                 await sending
         except TimeoutError:
-            raise ClientGone(f"the client took nothing for {self._send_timeout_s:g} s") from None
-        except WebSocketDisconnect:
+            raise SlowClient(f"the client took nothing for {self._send_timeout_s:g} s and is given up") from None
+        except (WebSocketDisconnect, RuntimeError):  # The latter is uvicorn's, once it has closed the connection.
             raise ClientGone("the client went away") from None
 
 
@@ -121,13 +121,15 @@ class LiveSpeech:
         try:
             try:
                 await self._converse(socket, wire)
+            except ClientGone:
+                raise
             except (DuotoneError, HTTPException, RequestValidationError) as error:
                 await wire.fail(error)
             except Exception as error:  # The outermost place that knows the client; the server would just hang up.
                 log.exception("the session fails")
                 await wire.fail(error)
         except ClientGone as gone:
-            log.info("the session ends: %s", gone)
+            log.log(logging.WARNING if isinstance(gone, SlowClient) else logging.INFO, "the session ends: %s", gone)
 
     async def _converse(self, socket: WebSocket, wire: Wire) -> None:
         try:
@@ -179,6 +181,10 @@ class Session:
                     await self._obey(reading.result())
                     reading = asyncio.ensure_future(self._wire.receive())
             self._speaking.result()
+        except SlowClient:
+            for narration in self._narrations:
+                narration.cancel("slow_client")
+            raise
         finally:
             for narration in self._narrations:
                 narration.cancel()

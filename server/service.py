@@ -1,9 +1,10 @@
 """From settings to a running service: what `duotone serve` and `duotone say` do once their arguments are read."""
 
+import asyncio
 import base64
 import logging
-import math
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -34,10 +35,12 @@ from .cloning import Cloning
 from .config import Settings
 from .narration import Narrator, Planner
 from .protocol import SpeechRequest
-from .request_id import RequestIdFilter
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"
-_TALKATIVE_LIBRARIES = ("httpx", "httpcore", "asyncio", "filelock", "huggingface_hub")
+log = logging.getLogger(__name__)
+
+_LAST_WRITES_S = 5
+"""How long a stopping server waits for clients to take the ends of their answers."""
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,27 @@ def assemble(settings: Settings) -> Service:
     return Service(catalog, partial(build_plan, checkpoint, tokenizer), pipeline, metrics, monitor, cloner)
 
 
-def configure_logging(level: str) -> None:
-    """One line a record on standard error, with the id of the request that it belongs to."""
-    handler = logging.StreamHandler()
-    handler.addFilter(RequestIdFilter())
-    logging.basicConfig(level=level.upper(), format=_LOG_FORMAT, handlers=[handler])
-    for library in _TALKATIVE_LIBRARIES:
-        logging.getLogger(library).setLevel(logging.WARNING)
+class Server(uvicorn.Server):
+    """Uvicorn, which lets answers in flight end before it closes what they are sent through, live sessions too."""
+
+    def __init__(self, config: uvicorn.Config, pipeline: Orchestrator, drain_s: float) -> None:
+        super().__init__(config)
+        self._pipeline = pipeline
+        self._drain_s = drain_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain, unless a second Ctrl-C is in a hurry, then shut down."""
+        log.info("stopping: answers in flight have %g s to end", self._drain_s)
+        for server in self.servers:
+            server.close()
+        draining = asyncio.ensure_future(self._pipeline.drain(self._drain_s))
+        while not draining.done() and not self.force_exit:
+            await asyncio.wait((draining,), timeout=_LOOK_S)
+        draining.cancel()
+        if self.server_state.tasks:
+            # Those that have just failed say so before their connections are closed.
+            await asyncio.wait(self.server_state.tasks, timeout=_LOOK_S)
+        await super().shutdown(sockets)
 
 
 def serve(settings: Settings) -> None:
@@ -90,7 +107,7 @@ def serve(settings: Settings) -> None:
     app = create_app(
         settings, service.catalog, service.planner, service.pipeline, service.metrics, start_failed, service.cloner
     )
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(
             app,
             host=settings.http.host,
@@ -100,8 +117,10 @@ def serve(settings: Settings) -> None:
             server_header=False,
             ws_max_size=settings.http.max_body_bytes,
             ws_per_message_deflate=False,  # Samples hardly shrink, and compressed formats not at all.
-            timeout_graceful_shutdown=math.ceil(settings.http.drain_s),
-        )
+            timeout_graceful_shutdown=_LAST_WRITES_S,
+        ),
+        service.pipeline,
+        settings.http.drain_s,
     )
     # uvicorn drains at SIGTERM and then raises it once more; it was obeyed, so the process ends well and after our end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

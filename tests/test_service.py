@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError
 
 from .serving import Server
 
@@ -245,3 +246,26 @@ def test_the_cuda_profiler_is_refused_where_there_is_no_cuda():
         pytest.skip("there is a CUDA device")
     server = Server("--profiler-config", json.dumps({"profiler": "cuda"}))
     assert server.process.wait(60) == 1
+
+
+async def test_a_stop_under_load_tells_every_client_and_alarms_nobody(capfd):
+    server = Server("--set", "http.drain_s=0.5")
+    server.wait_until_ready()
+    long = body(min_new_frames=3000, max_new_frames=3000)
+    url = server.url.replace("http", "ws") + SPEECH + "/stream"
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client, connect(url, proxy=None) as session:
+        streamed = asyncio.create_task(client.post(SPEECH, json=long))
+        complete = asyncio.create_task(client.post(SPEECH, json={**long, "stream": False}))
+        await session.send(json.dumps({**long, "type": "session"}))
+        await session.send('{"type": "text", "text": "Hello there. And more of it."}')
+        while server.metric('duotone_requests_running{model="checkpoint"}') < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await streamed
+        assert (await complete).json()["error"]["message"] == "the server is stopping"
+        await spoken_until(session, "error")
+        with pytest.raises(ConnectionClosedError, match="1011"):
+            await session.recv()
+    assert server.process.wait(20) == 0
+    assert "Traceback" not in capfd.readouterr().err

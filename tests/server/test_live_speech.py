@@ -559,4 +559,5 @@ class TestShortPatience:
             for _ in range(300):
                 await client.text(LONG)
             await until(lambda: any(stream.cancelled for stream in pipeline.streams))
+            assert {stream.cancel_reason for stream in pipeline.streams if stream.cancelled} == {"slow_client"}
             client.connection.transport.abort()

@@ -1,0 +1,116 @@
+"""Clients that send junk, stop in the middle or take nothing, over real sockets: a clean end, no alarm in the log."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from duotone.server.config import HttpOptions, Settings
+from duotone.server.logs import reveals_something
+
+SPEECH = "/v1/audio/speech"
+LIVE = f"{SPEECH}/stream"
+OPENING = (
+    f"GET {LIVE} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+DEADLINE_S = 5
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(model="/models/robin", http=HttpOptions(body_timeout_s=0.3))
+
+
+@pytest.fixture
+def alarms(caplog):
+    """The records that would be shown as errors."""
+    caplog.set_level(logging.INFO)
+    return lambda: [
+        record.getMessage()
+        for record in caplog.records
+        if reveals_something(record) and (record.levelno >= logging.ERROR or record.exc_info)
+    ]
+
+
+async def said_to(port: int, *pieces: bytes) -> bytes:
+    """What the server answers, to its end, to bytes that are sent piece by piece after its first answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    async with asyncio.timeout(DEADLINE_S):
+        for piece in pieces:
+            writer.write(piece)
+            answer += await reader.read(1 << 16)
+        answer += await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        pytest.param(b"\xff\xff\xff\xff" * 16, id="no frame"),
+        pytest.param(b"\x81\x84\0\0\0\0\xff\xfe\xff\xfe", id="no utf-8"),
+        pytest.param(b"\x81\x85hell", id="half a frame"),
+        pytest.param(b"\x88\x80\0\0\0\0" + b"\x81\x80\0\0\0\0" * 4, id="more after the close"),
+    ],
+)
+async def test_junk_in_a_live_session_ends_it_without_an_alarm(port, alarms, caplog, junk):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(OPENING.encode())
+    assert b"101 Switching Protocols" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(junk)
+    writer.write_eof()
+    async with asyncio.timeout(DEADLINE_S):
+        await reader.read()
+        while "the session ends" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    writer.close()
+    await asyncio.sleep(0.05)
+    assert alarms() == []
+
+
+async def test_a_message_larger_than_any_ends_the_session_without_an_alarm(port, alarms):
+    async with connect(f"ws://127.0.0.1:{port}{LIVE}", proxy=None, compression=None) as session:
+        with contextlib.suppress(ConnectionClosed):
+            await session.send("x" * (20 << 20))
+        await session.wait_closed()
+        assert session.close_code == 1009
+    await asyncio.sleep(0.05)
+    assert alarms() == []
+
+
+async def test_a_page_of_another_origin_is_refused_without_an_alarm(port, alarms):
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws://127.0.0.1:{port}{LIVE}", proxy=None, origin="http://elsewhere.example")
+    assert json.loads(refused.value.response.body)["error"]["code"] == "origin_not_allowed"
+    assert alarms() == []
+
+
+async def test_a_body_that_does_not_end_is_answered_in_time_and_its_connection_closed(port, alarms):
+    begun_s = time.monotonic()
+    head = (
+        f"POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    answer = await said_to(port, head.encode())
+    assert 0.3 <= time.monotonic() - begun_s < DEADLINE_S
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["message"] == "the body did not end within 0.3 s"
+    assert alarms() == []
+
+
+async def test_an_answer_may_take_longer_than_its_body(port, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(0)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        asking = asyncio.create_task(client.post(SPEECH, json=ask(stream=False)))
+        await asyncio.sleep(0.5)
+        for _ in range(20):
+            pipeline.gate.release()
+        assert (await asking).status_code == 200
