@@ -40,7 +40,7 @@ Devices = Annotated[tuple[Annotated[str, AfterValidator(_device)], ...], BeforeV
 
 
 class VllmOptions(Options):
-    """What vLLM is told beyond the Talker's own settings, under vLLM's names; the torch engine ignores it."""
+    """What vLLM is told beyond the Talker's own settings; the torch engine ignores it."""
 
     cache_positions: int | None = Field(
         None, ge=64, description="key/value positions of all requests together; by default 1,024 for each slot"
