@@ -4,6 +4,7 @@ Started as `python -m duotone.stages.cloning.worker SPEC`. It ends with its stan
 """
 
 import os
+import resource
 import signal
 import sys
 from typing import BinaryIO, TypeVar
@@ -18,6 +19,9 @@ from .config import CloningSpec
 from .messages import LENGTH, Answer, Ready, Recording, Refusal, encode
 from .recording import read_recording
 from .speaker_encoder import SpeakerEncoder
+
+_MEMORY_BYTES, _MEMORY_BYTES_PER_S = 4 << 30, 64 << 20
+"""What PyTorch and the published encoders take, and a second of a recording, each with room to spare."""
 
 _Encoder = TypeVar("_Encoder", SpeakerEncoder, CodecEncoder)
 
@@ -58,6 +62,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = CloningSpec.model_validate_json(sys.argv[1])
     torch.set_num_threads(spec.options.threads)
+    # Whatever a hostile file makes libav ask for, it is this process that fails, and none beside it.
+    memory_bytes = _MEMORY_BYTES + round(_MEMORY_BYTES_PER_S * spec.options.max_audio_s)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     # What a library prints must not stand among the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 
@@ -141,3 +142,9 @@ async def test_a_process_that_cannot_run_is_told(monkeypatch):
     monkeypatch.setattr(module, "WORKER_MODULE", "duotone.no_such_module")
     with pytest.raises(StageFailed, match="the process died"):
         await Cloner(BASE, CloningOptions()).start()
+
+
+@pytest.mark.parametrize("max_audio_s", [1.0, 30.0])
+async def test_the_process_cannot_take_more_memory_than_its_recordings_need(cloner, max_audio_s):
+    limit_bytes, _ = resource.prlimit(pid(await cloner(max_audio_s=max_audio_s)), resource.RLIMIT_DATA)
+    assert limit_bytes == (4 << 30) + max_audio_s * (64 << 20)
