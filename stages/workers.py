@@ -37,6 +37,7 @@ class Replica:
     process: asyncio.subprocess.Process
     slots: int = 0
     stopping: bool = False
+    """Told to leave, or killed."""
     holds: set[int] = field(default_factory=set)
     """Keys of the requests that occupy a slot."""
     steps: Estimate = field(default_factory=Estimate)
@@ -77,6 +78,7 @@ class Replica:
             self.send(Ping())
         elif self.alive:
             self.last_words = f"it hung: not a word for {most_s:g} s"
+            self.stopping = True
             self.process.kill()
 
     def heard(self, event: Event) -> Event | None:

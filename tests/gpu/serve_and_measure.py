@@ -21,7 +21,7 @@ from rich.console import Console
 
 from duotone.profiling.bench import Level, Load, Target, run_level, write_results
 from duotone.profiling.compare import PROGRAM
-from duotone.profiling.figures import summary_table
+from duotone.profiling.figures import as_text, summary_table
 from duotone.profiling.http_client import Connection
 from duotone.profiling.measures import Summary
 from duotone.profiling.server_process import (
@@ -172,8 +172,9 @@ def show(levels: list[Level], gpu_loads: list[GpuLoad]) -> None:
     """A column for each number of streams."""
     table = summary_table([level.summary for level in levels], [level.stages for level in levels])
     for gpu in sorted({gpu for load in gpu_loads for gpu in load.used_mib}):
-        table.add_row(f"GPU {gpu} memory, GB", *(f"{load.used_mib[gpu] * 2**20 / 1e9:.1f}" for load in gpu_loads))
-        table.add_row(f"GPU {gpu} busy, %", *(f"{load.busy_percent[gpu]:.0f}" for load in gpu_loads))
+        used_gb = (load.used_mib[gpu] * 2**20 / 1e9 if gpu in load.used_mib else None for load in gpu_loads)
+        table.add_row(f"GPU {gpu} memory, GB", *(as_text(value, 1) for value in used_gb))
+        table.add_row(f"GPU {gpu} busy, %", *(as_text(load.busy_percent.get(gpu), 0) for load in gpu_loads))
     Console(width=100).print(table)
     sys.stdout.flush()
 
