@@ -70,7 +70,7 @@ class Orchestrator:
         self._keys = itertools.count(1)
         self._decoding = Estimate()
         """From sending a stream's first chunk to its samples: what a chunk that is urgent takes."""
-        self._accepting = False
+        self._accepting = self._finishing = False
         self._idle = asyncio.Event()
         metrics.requests_waiting.set_function(lambda: len(self._waiting))
         metrics.requests_running.set_function(lambda: len(self._requests) - len(self._waiting))
@@ -89,12 +89,13 @@ class Orchestrator:
         self._accepting = True
 
     async def drain(self, drain_s: float) -> None:
-        """Take no more requests, let those in flight end for `drain_s`, then fail them."""
-        self._accepting = False
+        """Take no more requests but what follows on others, let those in flight end for `drain_s`, then fail them."""
+        self._accepting, self._finishing = False, True
         if self._requests:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), drain_s)
+        self._finishing = False
         self._fail_all(NotReady("the server is stopping"))
 
     async def stop(self, drain_s: float) -> None:
@@ -147,7 +148,7 @@ class Orchestrator:
 
         `follows`: it goes on with a text whose beginning was admitted, so it may wait even where the queue is full.
         """
-        if not self.ready:
+        if not self.ready and not (follows and self._finishing and self._fleet.ready):
             raise NotReady("a stage is not ready")
         positions = plan.positions + sampling.max_new_frames
         if positions > self._options.talker.max_positions:

@@ -72,10 +72,11 @@ class Replica:
             self.channel.send(*commands)
 
     def silent(self, more_s: float, most_s: float) -> None:
-        """It has said nothing for `more_s` more: ask it to say something, or kill it after `most_s` in all."""
+        """It has said nothing for `more_s` more: after a while ask it to say something, after `most_s` in all kill it."""
         self.silent_s += more_s
         if self.silent_s < most_s:
-            self.send(Ping())
+            if self.silent_s >= most_s / 4:  # An idle worker is woken seldom.
+                self.send(Ping())
         elif self.alive:
             self.last_words = f"it hung: not a word for {most_s:g} s"
             self.stopping = True

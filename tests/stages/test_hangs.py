@@ -19,7 +19,9 @@ async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its
     stages = FakeStages()
     async with pipeline(stages, hang_timeout_s=10) as orchestrator:
         stream = orchestrator.submit("r", PLAN, Sampling(seed=1))
-        orchestrator._look_after_silent(9)
+        orchestrator._look_after_silent(1)
+        assert not stages.sent("talker", Ping)
+        orchestrator._look_after_silent(8)
         assert stages.sent("talker", Ping)
         await stages.say("code2wav", Pong())
         orchestrator._look_after_silent(9)

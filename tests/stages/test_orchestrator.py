@@ -327,6 +327,21 @@ async def test_stop_lets_requests_end_within_the_drain_time(pipeline):
         await asyncio.wait_for(stop, 1)
 
 
+async def test_a_text_that_was_begun_may_go_on_within_the_drain_time(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages) as orchestrator:
+        submit(orchestrator)
+        stop = asyncio.create_task(orchestrator.stop(drain_s=5))
+        await settle()
+        stream = orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
+        await stages.frame(1, 2, ended={1: "stop", 2: "stop"})
+        await stages.decode_all()
+        assert len(await listen(stream)) == FRAME_BYTES
+        await asyncio.wait_for(stop, 1)
+        with pytest.raises(NotReady):
+            orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
+
+
 async def test_stop_fails_what_does_not_end_in_time(pipeline):
     stages = FakeStages()
     async with pipeline(stages) as orchestrator:
