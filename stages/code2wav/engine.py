@@ -109,22 +109,11 @@ class Code2WavEngine(Engine):
         launched = self._launch()
         if launched and len(self._unread) <= self._decoder.ahead:
             return None
-        keys, frames, samples, step_s = [], [], b"", 0.0
-        if self._unread:
-            step = self._unread.popleft()
-            with record_function("read samples"):
-                made = self._decoder.read()
-            heard = [row for row, stream in enumerate(step.streams) if self._streams.get(stream.key) is stream]
-            keys, frames = [step.streams[row].key for row in heard], [step.frames] * len(heard)
-            samples = np.ascontiguousarray(made[heard], "<i2").tobytes()
-            now_s = time.perf_counter()
-            step_s, self._read_s = now_s - max(step.launched_s, self._read_s), now_s
-            for stream in step.streams:
-                stream.unread -= 1
-        ended = [stream.key for stream in self._streams.values() if stream.over]
-        for key in ended:
+        said = self._read() if self._unread else Samples([], [], b"", [], batch=0, step_s=0.0)
+        said.ended = [stream.key for stream in self._streams.values() if stream.over]
+        for key in said.ended:
             self._close_stream(key)
-        return Samples(keys, frames, samples, ended, batch=len(keys), step_s=step_s) if keys or ended else None
+        return said if said.keys or said.ended else None
 
     def close(self) -> None:
         """Drop every stream, the weights and the states."""
@@ -143,6 +132,22 @@ class Code2WavEngine(Engine):
             self._decoder.launch([stream.slot for stream in batch], positions, codes)
         self._unread.append(Step(batch, frames, launched_s))
         return True
+
+    def _read(self) -> Samples:
+        """The samples of the oldest step that was not read, without those of streams that have been closed since."""
+        step = self._unread.popleft()
+        with record_function("read samples"):
+            samples = self._decoder.read()
+        now_s = time.perf_counter()
+        # A step that was launched early has waited for the one before it.
+        step_s, self._read_s = now_s - max(step.launched_s, self._read_s), now_s
+        for stream in step.streams:
+            stream.unread -= 1
+        heard = [row for row, stream in enumerate(step.streams) if self._streams.get(stream.key) is stream]
+        keys = [step.streams[row].key for row in heard]
+        made = samples if len(heard) == len(samples) else samples[heard]
+        pcm = made.astype("<i2", copy=False).tobytes()
+        return Samples(keys, [step.frames] * len(keys), pcm, [], batch=len(keys), step_s=step_s)
 
     def _schedule(self) -> tuple[list[Stream], int]:
         """The streams of the next step, most urgent first, and how many frames it decodes of each.

@@ -326,6 +326,7 @@ class FusedDecoder:
         self.contexts.move(memory, slots, frames, fill=False)
 
     def _sum_codes(self, codes: Tensor, out: Buffer) -> None:
+        assert codes.is_contiguous()
         streams, frames, books = codes.shape
         entries, width = len(self.table) // books, self.table.shape[1]
         block = min(512, triton.next_power_of_2(width))

@@ -24,27 +24,29 @@ class Tile:
     stages: int
 
 
-def choose_tile(rows: int, columns: int, depth: int, bytes_: int) -> Tile:
-    """The tile of a product [rows, depth] x [depth, columns] of elements of `bytes_` bytes."""
+def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> Tile:
+    """The tile of a product [rows, taps · depth] x [taps · depth, columns] of elements of `bytes_` bytes."""
     if bytes_ == 4:
         return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
-    if rows <= 16:
-        return Tile(16, 32 if columns <= 1536 else 64, 128, 4, 4)
     if rows <= 64:
-        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
+        return Tile(16 if rows <= 16 else 32, 32 if columns <= 1536 else 64, 128, 4, 4)
     k = 64 if depth % 64 == 0 else 32
-    if rows * columns < 128 * 128 * 132:
+    if rows * columns < 400 * 64 * 64:
         return Tile(64, 64, k, 4, 4)
-    if columns % 128:
+    if columns % 128 or rows * columns < 2 * 132 * 128 * 64:
         return Tile(128, 64, k, 4, 3)
-    return Tile(128, 128, k, 8, 3)
+    if taps * depth < 1024:
+        # The epilogue is a large part of the work: small tiles let one program's hide behind another's product.
+        return Tile(64, 128, k, 4, 3)
+    # Two programs of 4 warps share a multiprocessor, which needs many programs.
+    return Tile(128, 128, k, 4 if rows * columns > 8_000_000 else 8, 3)
 
 
 def choose_unit_tile(channels: int, bytes_: int) -> Tile:
     """The tile of a whole residual unit; `n` is all channels."""
     if bytes_ == 4:
         return Tile(64, channels, 32, 4, 2)
-    return Tile(128, channels, 64 if channels % 64 == 0 else 32, 8, 3)
+    return Tile(64, channels, 64, 4, 3) if channels % 64 == 0 else Tile(128, channels, 32, 4, 3)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Product:
         `raw`, contiguous, gets product, bias and `added`; `out` the same after the activations.
         """
         rows = len(x) * length
-        tile = choose_tile(rows, self.columns, self.depth, self.weight.element_size())
+        tile = choose_tile(rows, self.columns, self.depth, self.taps, self.weight.element_size())
         grid = (triton.cdiv(rows, tile.m) * triton.cdiv(self.columns, tile.n),)
         programs.product[grid](
             x,

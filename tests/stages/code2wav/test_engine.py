@@ -38,6 +38,8 @@ class Ear:
 
     def step(self):
         event = self.engine.step()
+        if event is None:
+            return None
         samples = np.frombuffer(event.samples, "<i2")
         for key, frames in zip(event.keys, event.frames, strict=True):
             self.heard[key] = np.concatenate((self.heard.get(key, []), samples[: frames * SAMPLES_PER_FRAME]))
@@ -255,6 +257,98 @@ def test_bfloat16_sounds_like_float32(start):
     samples = ear.run().heard[1] / 32_767
     noise = np.square(samples - LONG.wav).mean() / np.square(LONG.wav).mean()
     assert 10 * np.log10(noise) < -20
+
+
+class DelayedDecoder:
+    """A device that works on two launches at once: each sample is the first code of its frame, once it is read."""
+
+    ahead = 1
+
+    def __init__(self):
+        self.launches = []
+        self.calls = []
+
+    def launch(self, slots, positions, codes):
+        self.calls.append(("launch", slots, positions, codes[:, :, 0].tolist()))
+        self.launches.append(np.repeat(codes[:, :, 0], SAMPLES_PER_FRAME, axis=1))
+        assert len(self.launches) <= self.ahead + 1
+
+    def read(self):
+        self.calls.append(("read",))
+        return self.launches.pop(0)
+
+
+@pytest.fixture
+def delayed(checkpoint):
+    """Options → (a DelayedDecoder, an Ear on an engine that uses it)."""
+
+    def start(**options):
+        decoder = DelayedDecoder()
+        return decoder, Ear(Code2WavEngine(checkpoint, Code2WavOptions(**options), decoder))
+
+    return start
+
+
+def frames(*first_codes):
+    return np.repeat(np.array(first_codes)[:, None], 16, axis=1)
+
+
+def heard_codes(ear, key):
+    return ear.heard[key][::SAMPLES_PER_FRAME].tolist()
+
+
+def test_next_step_is_launched_before_the_last_one_is_read(delayed):
+    decoder, ear = delayed(max_batch_frames=1)
+    ear.engine.accept(decode(1, frames(5, 6, 7), last=True))
+    assert ear.engine.step() is None
+    assert [ear.step().ended for _ in range(3)] == [[], [], [1]]
+    assert not ear.engine.has_work()
+    assert [call[0] for call in decoder.calls] == ["launch", "launch", "read", "launch", "read", "read"]
+    assert [call[2] for call in decoder.calls if call[0] == "launch"] == [[0], [1], [2]]
+    assert heard_codes(ear, 1) == [5, 6, 7]
+
+
+def test_end_that_comes_late_waits_for_the_samples_under_way(delayed):
+    _, ear = delayed()
+    ear.engine.accept(decode(1, frames(5)))
+    assert ear.engine.step() is None
+    ear.engine.accept(decode(1, [], last=True))
+    assert ear.step().ended == [1]
+    assert heard_codes(ear, 1) == [5]
+
+
+def test_nothing_is_said_of_a_stream_that_was_aborted_under_way(delayed):
+    _, ear = delayed()
+    for key in (1, 2, 3):
+        ear.engine.accept(decode(key, frames(10 + key), last=True))
+    assert ear.engine.step() is None
+    ear.engine.accept(Abort([2]))
+    event = ear.step()
+    assert (event.keys, event.ended, event.batch) == ([1, 3], [1, 3], 2)
+    assert (heard_codes(ear, 1), heard_codes(ear, 3)) == ([11], [13])
+    assert not ear.engine.has_work()
+
+
+def test_step_whose_streams_were_all_aborted_says_nothing(delayed):
+    _, ear = delayed()
+    ear.engine.accept(decode(1, frames(5), last=True))
+    assert ear.engine.step() is None
+    ear.engine.accept(Abort([1]))
+    assert ear.engine.has_work()
+    assert ear.engine.step() is None
+    assert not ear.engine.has_work()
+
+
+def test_slot_of_an_aborted_stream_begins_anew_while_its_last_launch_is_under_way(delayed):
+    decoder, ear = delayed(slots=1)
+    ear.engine.accept(decode(1, frames(5, 6)))
+    assert ear.engine.step() is None
+    ear.engine.accept(Abort([1]))
+    ear.engine.accept(decode(2, frames(7), last=True))
+    ear.run()
+    assert decoder.calls == [("launch", [0], [0], [[5, 6]]), ("launch", [0], [0], [[7]]), ("read",), ("read",)]
+    assert ear.steps == [[(2, 1)]]
+    assert heard_codes(ear, 2) == [7]
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():

@@ -1,0 +1,73 @@
+"""The fused decoder computes what the plain modules do, on the GPU if there is one, else in Triton's interpreter."""
+
+import numpy as np
+import pytest
+import torch
+
+from duotone.stages.checkpoint import read_checkpoint
+from duotone.stages.code2wav.decoder import load_decoder
+from duotone.stages.code2wav.fused import FusedDecoder
+from duotone.stages.types import SAMPLES_PER_FRAME
+
+from ..golden_outputs import CUSTOM_VOICE, codec_cases
+
+pytestmark = pytest.mark.filterwarnings("default")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CASES = {case.name: case for case in codec_cases()}
+ROUNDING = {torch.float32: 2e-5, torch.float16: 5e-3}
+"""Triton's interpreter cannot multiply bfloat16."""
+SLOTS = 3
+
+
+@pytest.fixture(scope="module", params=ROUNDING, ids=str)
+def fused(request):
+    """(the fused decoder in a dtype, what its samples may differ by)"""
+    checkpoint = read_checkpoint(CUSTOM_VOICE)
+    plain = load_decoder(checkpoint.codec, checkpoint.codec_weights, torch.float32, DEVICE)
+    return FusedDecoder(plain, checkpoint.codec, request.param, SLOTS, 4), ROUNDING[request.param]
+
+
+@torch.inference_mode()
+def decode(fused, chunks, dtype=torch.float32):
+    """The samples, [streams, frames · 1920], of (slot, position, codes [frames, 16]) of as many frames each."""
+    slots = [slot for slot, _, _ in chunks]
+    positions = [position for _, position, _ in chunks]
+    sources = [slot if position else fused.silent_slot for slot, position, _ in chunks]
+    sources, slots, positions = torch.tensor([sources, slots, positions], dtype=torch.int32, device=DEVICE)
+    codes = torch.from_numpy(np.stack([codes for _, _, codes in chunks])).to(DEVICE, torch.int32).contiguous()
+    samples = torch.empty(len(codes), codes.shape[1] * SAMPLES_PER_FRAME, dtype=dtype, device=DEVICE)
+    fused(codes, sources, slots, positions, samples)
+    return samples.cpu().numpy()
+
+
+def assert_heard(samples, case, first_frame, rounding):
+    begin = first_frame * SAMPLES_PER_FRAME
+    np.testing.assert_allclose(samples, case.wav[begin : begin + len(samples)], rtol=0, atol=rounding)
+
+
+def test_chunks_of_mixed_streams_are_the_references(fused):
+    """A slot used anew, streams of different age beside each other, one that idles, chunks of one frame and of two."""
+    decoder, rounding = fused
+    one, two = CASES["codec_05"], CASES["codec_04"]
+    (first,) = decode(decoder, [(1, 0, two.codes[:1])])
+    assert_heard(first, two, 0, rounding)
+    first, _ = decode(decoder, [(1, 0, one.codes[:2]), (decoder.idle_slot, 0, one.codes[4:6])])
+    assert_heard(first, one, 0, rounding)
+    later, young = decode(decoder, [(1, 2, one.codes[2:3]), (0, 0, two.codes[:1])])
+    assert_heard(later, one, 2, rounding)
+    assert_heard(young, two, 0, rounding)
+
+
+def test_window_of_attention_moves_with_the_stream(fused):
+    """The golden window is 9: after 12 frames, 3 have left it, and the ring of keys has come round."""
+    decoder, rounding = fused
+    case = CASES["codec_06"]
+    heard = [decode(decoder, [(2, first, case.codes[first : first + 4])])[0] for first in range(0, 16, 4)]
+    assert_heard(np.concatenate(heard), case, 0, rounding)
+
+
+def test_samples_become_int16_clamped_and_rounded_to_nearest(fused):
+    decoder, _ = fused
+    codes = CASES["codec_05"].codes[:1]
+    floats, integers = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
+    assert np.array_equal(integers, np.rint(floats * np.float32(32_767)).astype(np.int16))
