@@ -72,7 +72,7 @@ class Replica:
             self.channel.send(*commands)
 
     def silent(self, more_s: float, most_s: float) -> None:
-        """It has said nothing for `more_s` more: after a while ask it to say something, after `most_s` in all kill it."""
+        """It has said nothing for `more_s` more: after a while it is asked to, after `most_s` in all it is killed."""
         self.silent_s += more_s
         if self.silent_s < most_s:
             if self.silent_s >= most_s / 4:  # An idle worker is woken seldom.
