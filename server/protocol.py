@@ -107,7 +107,9 @@ class SpeechChoices(BaseModel):
     )
 
     ref_audio: Text | None = Field(
-        None, description="a recording to speak like, where the model clones voices: data:audio/wav;base64,…"
+        None,
+        description="a recording to speak like, where the model clones voices: data:audio/wav;base64,…",
+        json_schema_extra={"pattern": "^(data:|https?://)"},
     )
     ref_text: Text | None = Field(None, description="what the recording says; needed unless `x_vector_only` is true")
     x_vector_only: bool | None = Field(

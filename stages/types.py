@@ -63,7 +63,8 @@ class PromptPlan(msgspec.Struct, frozen=True):
         if self.speaker is None:
             return b""
         codes = self.row_ids()[:, 1:]
-        return codes[codes[:, -1] != NO_CODE].astype("<i2").tobytes()
+        frames: bytes = codes[codes[:, -1] != NO_CODE].astype("<i2").tobytes()
+        return frames
 
     def row_ids(self) -> npt.NDArray[np.int32]:
         """The rows as an array, int32 [positions, 1 + CODEBOOKS]; a view of the bytes, not writable."""
