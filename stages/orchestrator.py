@@ -38,6 +38,9 @@ from .workers import Died, Replica
 
 log = logging.getLogger(__name__)
 
+REFERENCE_GRACE_S = 0.2
+"""How long a recording in front of an answer may wait in Code2Wav behind those who listen already."""
+
 SCRAPE_TIMEOUT_S = 1.0
 SOON_S = FRAME_S / 2
 """A stream's first chunk is as urgent as one whose listener runs dry in so long."""
@@ -179,7 +182,8 @@ class Orchestrator:
             pair[0].send(Speak(request.key, request.plan, request.sampling))
             if reference := request.plan.reference_frames:
                 request.decoding, request.unheard_frames = True, len(reference) // FRAME_BYTES
-                pair[1].send(Decode(request.key, reference, False, request.dry_at_s))
+                # Nobody hears it: who runs dry sooner goes first.
+                pair[1].send(Decode(request.key, reference, False, request.admitted_s + REFERENCE_GRACE_S))
 
     # ---- what the stages say
 

@@ -1,6 +1,7 @@
 """The orchestrator over scripted stages: order, slots, aborts, failures, deaths, back pressure."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -107,6 +108,7 @@ async def test_the_frames_of_a_cloning_prompt_are_decoded_before_the_answer_and_
         await stages.frame(1)
         (reference,) = stages.sent("code2wav", Decode)
         assert reference.codes == np.full((5, 16), 3, "<i2").tobytes()
+        assert reference.deadline_s > time.monotonic(), "those who listen already go first"
         await stages.say("code2wav", Samples([1], [4], bytes(4 * FRAME_BYTES), [], 1, 0.0))
         assert len(stages.sent("code2wav", Decode)) == 1
         await stages.say("code2wav", Samples([1], [1], bytes(FRAME_BYTES), [], 1, 0.0))
