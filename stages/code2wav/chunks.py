@@ -88,4 +88,6 @@ def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions, chunk_sizes: 
 
     plain = load_decoder(checkpoint.codec, checkpoint.codec_weights, torch.float32, options.device)
     fused = FusedDecoder(plain, checkpoint.codec, dtype, options.slots, chunk_sizes[-1])
+    del plain
+    torch.cuda.empty_cache()
     return GraphDecoder(fused, options.slots, chunk_sizes, options.max_batch_frames)

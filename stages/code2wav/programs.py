@@ -242,7 +242,7 @@ def sum_codes(codes, table, out, frames, width, entries, out_stride, BOOKS: tl.c
     tl.store(out + frame // frames * out_stride + frame % frames * width + columns, total, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["streams", "frames"])
 def move_contexts(buffers, states, slots, blocks, streams, frames, width, FILL: tl.constexpr, BLOCK: tl.constexpr):
     """The contexts of all layers, between the slots' states and the buffers' beginnings (FILL) or ends.
 

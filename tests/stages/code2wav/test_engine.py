@@ -11,9 +11,8 @@ from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
 from duotone.stages.types import SAMPLES_PER_FRAME
 
-from ...golden_outputs import codec_cases
+from .hearing import CASES, Ear, assert_heard, decode, speak_all
 
-CASES = {case.name: case for case in codec_cases() if case.name.startswith("codec")}
 LONG, MIDDLE, SHORT = CASES["codec_08"], CASES["codec_06"], CASES["codec_05"]
 
 
@@ -23,60 +22,8 @@ def start(checkpoint):
     return lambda **options: Code2WavEngine(checkpoint, Code2WavOptions(**options))
 
 
-def decode(key, codes, last=False, deadline_s=0.0):
-    return Decode(key, np.asarray(codes, "<i2").tobytes(), last, deadline_s)
-
-
-class Ear:
-    """Steps an engine and keeps what it says."""
-
-    def __init__(self, engine):
-        self.engine = engine
-        self.heard = {}
-        self.ended = []
-        self.steps = []
-
-    def step(self):
-        event = self.engine.step()
-        if event is None:
-            return None
-        samples = np.frombuffer(event.samples, "<i2")
-        for key, frames in zip(event.keys, event.frames, strict=True):
-            self.heard[key] = np.concatenate((self.heard.get(key, []), samples[: frames * SAMPLES_PER_FRAME]))
-            samples = samples[frames * SAMPLES_PER_FRAME :]
-        assert len(samples) == 0
-        assert event.batch == len(event.keys)
-        assert event.step_s > 0 or not event.keys
-        self.ended += event.ended
-        self.steps.append(list(zip(event.keys, event.frames, strict=True)))
-        return event
-
-    def run(self):
-        while self.engine.has_work():
-            self.step()
-        return self
-
-
-def assert_heard(samples, case):
-    """Within one 16-bit step of the reference."""
-    assert samples.shape == case.wav.shape
-    assert np.abs(samples - case.wav * 32_767).max() <= 1
-
-
 def test_streams_of_any_length_and_age_are_heard_as_if_alone(start):
-    ear = Ear(start(slots=9, max_chunk_frames=8, max_batch_frames=24))
-    rng = np.random.default_rng(0)
-    left = {key: case.codes for key, case in enumerate(CASES.values())}
-    while left:
-        for key in rng.permutation(list(left))[:3].tolist():
-            frames = int(rng.integers(1, 12))
-            ear.engine.accept(decode(key, left[key][:frames], len(left[key]) <= frames, float(rng.random())))
-            left[key] = left[key][frames:]
-            if not len(left[key]):
-                del left[key]
-        if ear.engine.has_work():
-            ear.step()
-    ear.run()
+    ear = speak_all(start(slots=9, max_chunk_frames=8, max_batch_frames=24))
     assert sorted(ear.ended) == list(range(len(CASES)))
     assert max(len(step) for step in ear.steps) > 2
     for key, case in enumerate(CASES.values()):
