@@ -18,7 +18,7 @@ class CloningOptions(Options):
     max_audio_bytes: int = Field(10 << 20, ge=1024, description="larger recordings are refused")
     max_audio_s: float = Field(30.0, ge=1, le=300, description="longer recordings are refused")
     timeout_s: float = Field(60.0, gt=0, description="a recording that takes longer to encode is given up")
-    threads: int = Field(1, ge=1, description="CPU threads of the process that decodes and encodes recordings")
+    threads: int = Field(4, ge=1, description="CPU threads of the process that decodes and encodes recordings")
     max_waiting: int = Field(16, ge=1, description="recordings that may wait to be encoded; one more is refused")
     remembered: int = Field(64, ge=0, description="recordings that need not be encoded again when they are sent again")
     max_voices: int = Field(256, ge=0, description="voices that may be uploaded")
