@@ -86,8 +86,8 @@ class Code2WavOptions(StageOptions):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     slots: int = Field(16, ge=1, le=4096, description="streams held at once")
-    max_chunk_frames: int = Field(16, ge=1, le=64, description="frames of one stream decoded in one step")
-    max_batch_frames: int = Field(16, ge=1, description="frames of all streams decoded in one step: bounds its time")
+    max_chunk_frames: int = Field(8, ge=1, le=64, description="frames of one stream decoded in one step")
+    max_batch_frames: int = Field(8, ge=1, description="frames of all streams decoded in one step: bounds its time")
     threads: int = Field(1, ge=1, description="CPU threads of the worker")
 
 
