@@ -12,6 +12,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from duotone.server.config import HttpOptions, Settings
+from duotone.server.errors import ClientGone
+from duotone.server.live_protocol import Cancelled
+from duotone.server.live_speech import Wire
 from duotone.server.logs import reveals_something
 
 SPEECH = "/v1/audio/speech"
@@ -52,6 +55,13 @@ async def said_to(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
+async def said(caplog, text: str) -> None:
+    """Wait until a line of the log says it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while text not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "junk",
     [
@@ -67,13 +77,35 @@ async def test_junk_in_a_live_session_ends_it_without_an_alarm(port, alarms, cap
     assert b"101 Switching Protocols" in await reader.readuntil(b"\r\n\r\n")
     writer.write(junk)
     writer.write_eof()
-    async with asyncio.timeout(DEADLINE_S):
-        await reader.read()
-        while "the session ends" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await reader.read()
+    await said(caplog, "the session ends")
     writer.close()
     await asyncio.sleep(0.05)
+    assert caplog.text.count("the session ends") == 1
     assert alarms() == []
+
+
+async def test_junk_while_a_session_speaks_ends_both_ends_of_it_without_an_alarm(port, ask, pipeline, alarms, caplog):
+    async with connect(f"ws://127.0.0.1:{port}{LIVE}", proxy=None) as session:
+        await session.send(json.dumps(ask(type="session")))
+        await session.send(json.dumps({"type": "text", "text": 50 * "Hello there. "}))
+        while isinstance(await session.recv(), str):
+            pass
+        session.transport.write(b"\xff\xff\xff\xff" * 16)
+        await said(caplog, "the session ends")
+    await asyncio.sleep(0.05)
+    assert not any(stream.running for stream in pipeline.streams)
+    assert caplog.text.count("the session ends") == 1
+    assert alarms() == []
+
+
+async def test_what_uvicorn_says_of_a_connection_that_it_has_closed_means_that_the_client_is_gone():
+    class Closed:
+        async def send_text(self, _: str) -> None:
+            raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending 'websocket.close'.")
+
+    with pytest.raises(ClientGone):
+        await Wire(Closed(), HttpOptions()).tell(Cancelled())
 
 
 async def test_a_message_larger_than_any_ends_the_session_without_an_alarm(port, alarms):
