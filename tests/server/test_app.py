@@ -68,14 +68,14 @@ async def test_a_body_that_cannot_be_read_is_the_client_s_fault(client, content)
         *("/nothing", SPEECH),
     ],
 )
-async def test_head_is_answered_as_get_without_the_body(client, path):
-    head, get = await client.head(path), await client.get(path)
-    assert head.content == b""
+async def test_head_is_answered_as_get_without_the_body(live, path):
+    """A body would be taken for the next answer on the connection."""
+    head, get = await live.head(path), await live.get(path)
     assert head.status_code == get.status_code
-    varying = ("x-request-id",)
-    assert {k: v for k, v in head.headers.items() if k not in varying} == {
-        k: v for k, v in get.headers.items() if k not in varying
-    }
+    for answer in (head, get):
+        for varying in ("x-request-id", "date"):
+            del answer.headers[varying]
+    assert head.headers == get.headers
 
 
 async def test_head_of_an_unready_server_says_so(live, pipeline):

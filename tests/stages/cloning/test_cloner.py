@@ -77,11 +77,14 @@ async def test_those_who_ask_for_the_same_share_the_answer_and_too_many_others_a
 
 async def test_who_asks_may_go_and_the_next_gets_an_answer_of_its_own(cloner, encoders, wav):
     running = await cloner()
+    first = pid(running)
     leaving = asyncio.create_task(running.listen(wav, "ref_audio"))
     await asyncio.sleep(0.01)
     leaving.cancel()
     other = stored(tone(1))
     assert await running.listen(other, "ref_audio") == encoders.listen(other, 30)
+    assert pid(running) == first
+    assert len(running._answers) == 2
 
 
 async def test_a_process_that_dies_fails_its_recording_and_is_replaced(cloner, wav):
