@@ -74,7 +74,7 @@ FIGURES = (
     Figure("client's CPU, cores", 2, False, lambda summary: summary.client_cores),
 )
 
-STAGE_FIGURES: tuple[tuple[str, int, Callable[[StageLoad], float]], ...] = (
+STAGE_FIGURES: tuple[tuple[str, int, Callable[[StageLoad], float | None]], ...] = (
     ("busy, %", 1, lambda load: 100 * load.busy_share),
     ("step, ms", 2, lambda load: load.step_ms),
     ("requests a step", 1, lambda load: load.batch),

@@ -21,9 +21,9 @@ class StageLoad:
     """`talker-0`"""
     busy_share: float
     """Of the time, in steps of its engine."""
-    step_ms: float
-    """The mean."""
-    batch: float
+    step_ms: float | None
+    """The mean; None without a step, as the next."""
+    batch: float | None
     """Requests in a step, the mean."""
 
 
@@ -39,7 +39,7 @@ async def scraped(connection: Connection) -> list[Sample]:
 
 
 def stage_loads(before: list[Sample], after: list[Sample], wall_s: float) -> list[StageLoad]:
-    """A line for each worker that took a step in `wall_s` between two readings; none for another kind of server."""
+    """Each worker, in the server's order, in `wall_s` between two readings; none for another kind of server."""
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for sign, samples in ((-1, before), (1, after)):
         for sample in samples:
@@ -50,9 +50,8 @@ def stage_loads(before: list[Sample], after: list[Sample], wall_s: float) -> lis
         StageLoad(
             replica,
             busy_share=of[_STEP_S] / wall_s,
-            step_ms=1e3 * of[_STEP_S] / of[_STEPS],
-            batch=of[_BATCHES] / of[_STEPS],
+            step_ms=1e3 * of[_STEP_S] / of[_STEPS] if of[_STEPS] else None,
+            batch=of[_BATCHES] / of[_STEPS] if of[_STEPS] else None,
         )
-        for replica, of in sorted(sums.items(), reverse=True)
-        if of[_STEPS]
+        for replica, of in sums.items()
     ]

@@ -219,8 +219,9 @@ async def test_what_the_servers_workers_did_meanwhile_is_told_by_worker():
     after = steps("talker", 0, 30, 5.04, 100) + steps("talker", 1, 7, 1.0, 7) + steps("code2wav", 0, 4, 0.02, 4)
     with serving(Script([(0.1, FRAME)], metrics=(before.encode(), after.encode()))) as url:
         result = await level(url)
-    talker, code2wav = result.stages
-    assert (talker.replica, code2wav.replica) == ("talker-0", "code2wav-0")
+    talker, idle, code2wav = result.stages
+    assert [load.replica for load in result.stages] == ["talker-0", "talker-1", "code2wav-0"]
+    assert (idle.busy_share, idle.step_ms, idle.batch) == (0, None, None)
     assert (talker.step_ms, talker.batch) == pytest.approx((2.0, 4.0))
     assert talker.busy_share == pytest.approx(0.04 / result.summary.wall_s, rel=0.05)
     assert code2wav.step_ms == pytest.approx(5.0)
