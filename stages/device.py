@@ -24,7 +24,9 @@ def claimed(device: str) -> Iterator[None]:
             raise ConfigurationError(f"devices: {device}: PyTorch sees no such GPU here")
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+        if "out of memory" not in str(error):
+            raise
         raise ConfigurationError(f"devices: {device} has not enough memory: {error}") from None
 
 

@@ -42,13 +42,20 @@ def test_a_device_that_is_not_there_is_named(gpus):
         pytest.fail("started on a GPU that is not there")
 
 
-def test_a_device_without_enough_memory_is_named(gpus):
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_a_device_without_enough_memory_is_named(gpus, kind):
     gpus("2,5")
     with (
-        pytest.raises(ConfigurationError, match=r"devices: cuda:1 has not enough memory: tried 8 GiB"),
+        pytest.raises(ConfigurationError, match=r"devices: cuda:1 has not enough memory: CUDA out of memory"),
         claimed("cuda:1"),
     ):
-        raise torch.OutOfMemoryError("tried 8 GiB")
+        raise kind("CUDA out of memory")
+
+
+def test_another_failure_of_a_device_is_passed_on(gpus):
+    gpus("2,5")
+    with pytest.raises(torch.AcceleratorError), claimed("cuda:1"):
+        raise torch.AcceleratorError("an illegal memory access was encountered")
 
 
 def test_a_cpu_needs_nothing(monkeypatch):
