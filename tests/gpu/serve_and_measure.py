@@ -35,6 +35,7 @@ from duotone.profiling.server_process import (
 from .hollow import PUBLISHED_1B7, servable_checkpoint
 
 START_TIMEOUT_S = 400.0
+EXIT_INTERRUPTED = 130
 REQUESTS_PER_STREAM = 16
 """At most: one stream alone would take minutes for what hundreds do in seconds."""
 GPU_INTERVAL_MS = 250
@@ -200,6 +201,8 @@ def main() -> int:
         except ServerFailed as failure:
             print(failure, file=sys.stderr)
             return 1
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":
