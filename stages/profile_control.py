@@ -82,6 +82,9 @@ class ProfileControl:
     async def _ask(self, replicas: list[Replica], command: StartProfile | StopProfile) -> dict[Replica, Profiled]:
         """Every replica's answer; one that does not come is an error of that replica."""
         answers = await self._questions.ask(replicas, command, Profiled, ANSWER_TIMEOUT_S)
+        for replica, answer in zip(replicas, answers, strict=True):
+            if answer is None:
+                self._questions.lost(replica)  # No excuse any more for one that hangs.
         silent = Profiled([], "no answer, or the worker died")
         return {replica: answer or silent for replica, answer in zip(replicas, answers, strict=True)}
 

@@ -54,3 +54,14 @@ async def test_a_worker_that_writes_its_trace_may_take_its_time(pipeline):
         assert stages.processes["code2wav"].returncode is None
         await stages.say("code2wav", Profiled([]))
         assert await starting == ["code2wav-0"]
+
+
+async def test_a_worker_that_never_ends_its_trace_has_hung(pipeline, monkeypatch):
+    monkeypatch.setattr("duotone.stages.profile_control.ANSWER_TIMEOUT_S", 0.05)
+    stages = FakeStages()
+    traced = Code2WavOptions(profiler_config=ProfilerOptions(profiler="torch"))
+    async with pipeline(stages, hang_timeout_s=10, code2wav=traced) as orchestrator:
+        with pytest.raises(StageFailed, match="no answer"):
+            await orchestrator.profiling.start(None)
+        orchestrator._look_after_silent(10)
+        assert stages.processes["code2wav"].returncode == -9
