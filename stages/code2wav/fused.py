@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from ..architecture import CodecConfig
 from ..errors import ConfigurationError
-from . import programs
+from . import attention, programs
 from .decoder import CodecDecoder
 from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
-from .products import Buffer, Product, Snake, choose_unit_tile, conv_product
+from .products import Buffer, Product, Snake, choose_unit_tile, conv_product, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
 
 COPY_BLOCK = 2048
 """Elements of a context that one program copies."""
-MIN_DOT = 16
-"""The least size of a side of a tensor core's product."""
 WIDEST_UNIT = 192
 """Channels of a residual unit that one program computes whole."""
 SAMPLES_BLOCK = 64
@@ -90,7 +88,7 @@ class FusedTransformer:
     def _attend(self, qkv: Tensor, cache: Tensor, slots: Tensor, positions: Tensor, out: Tensor) -> None:
         config, frames = self.config, qkv.shape[1]
         half = config.head_dim // 2
-        programs.attend[(len(qkv), config.num_attention_heads)](
+        attention.attend[(len(qkv), config.num_attention_heads)](
             qkv,
             cache,
             self.rotation,
@@ -151,11 +149,7 @@ class FusedUnit:
     def __init__(self, unit: ResidualUnit, following: nn.Module, dtype: torch.dtype) -> None:
         self.dilated = conv_product(unit.conv1, dtype, Snake(unit.act2))
         self.pointwise = conv_product(unit.conv2, dtype, Snake(following))
-        channels = self.pointwise.columns
-        third = channels // 3
-        split = channels % 3 == 0 and third >= MIN_DOT and third & (third - 1) == 0
-        self.wide = 2 * third if split else max(MIN_DOT, triton.next_power_of_2(channels))
-        self.narrow = third if split else 0
+        self.wide, self.narrow = split_columns(self.pointwise.columns)
 
     def __call__(self, x: Buffer, added: Tensor, raw: Tensor | None, out: Tensor) -> None:
         if self.pointwise.columns > WIDEST_UNIT:
@@ -189,8 +183,10 @@ class FusedUnit:
             channels,
             dilated.dilation * channels,
             x.joined.stride(0),
+            added.stride(0),
             out.stride(0),
             TAPS=KERNEL,
+            REUSE=tile.reuse,
             EVEN=channels % tile.k == 0 and channels == self.wide + self.narrow,
             BLOCK_M=tile.m,
             WIDE=self.wide,
@@ -198,6 +194,7 @@ class FusedUnit:
             BLOCK_K=tile.k,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            maxnreg=tile.registers,
         )
 
 
@@ -346,7 +343,7 @@ class FusedDecoder:
             length,
             x.joined.stride(0),
             channels,
-            self.last.depth,
+            len(self.last.weight),
             BLOCK_M=SAMPLES_BLOCK,
             BLOCK_K=min(128, triton.next_power_of_2(channels)),
         )

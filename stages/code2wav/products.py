@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from . import programs
 from .layers import CausalConv, FrozenDilatedConv, FrozenSnakeBeta, FrozenTransposedConv
 
+MIN_BLOCK = programs.MIN_BLOCK.value
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -22,6 +24,16 @@ class Tile:
     k: int
     warps: int
     stages: int
+    reuse: bool = False
+    registers: int | None = None
+
+
+def split_columns(columns: int) -> tuple[int, int]:
+    """Tensor cores' products have powers of two of columns: such a number as one part or, if it is three, two."""
+    third = columns // 3
+    if columns == 3 * third and third >= MIN_BLOCK and third & (third - 1) == 0:
+        return 2 * third, third
+    return max(MIN_BLOCK, triton.next_power_of_2(columns)), 0
 
 
 def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> Tile:
@@ -87,8 +99,7 @@ class Product:
         norm_eps: float | None = None,
     ) -> None:
         self.context, self.channels, self.dilation = (taps - 1) * dilation, len(weight) // taps, dilation
-        # Without dilation the rows of all taps are one run of memory.
-        self.taps = taps if dilation > 1 else 1
+        self.taps = taps
         self.weight = weight.to(dtype).contiguous()
         self.depth, self.columns = len(weight) // self.taps, weight.shape[1]
         self.bias = None if bias is None else bias.float().contiguous()
@@ -109,6 +120,7 @@ class Product:
         """
         rows = len(x) * length
         tile = choose_tile(rows, self.columns, self.depth, self.taps, self.weight.element_size())
+        wide, narrow = split_columns(tile.n)
         grid = (triton.cdiv(rows, tile.m) * triton.cdiv(self.columns, tile.n),)
         programs.product[grid](
             x,
@@ -131,13 +143,16 @@ class Product:
             0 if out is None else out.stride(0),
             self.norm_eps,
             ACTIVATION=self.activation,
+            REUSE=tile.reuse,
             EVEN_K=self.depth % tile.k == 0,
             EVEN_N=self.columns % tile.n == 0,
             BLOCK_M=tile.m,
-            BLOCK_N=tile.n,
+            WIDE=wide,
+            NARROW=narrow,
             BLOCK_K=tile.k,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            maxnreg=tile.registers,
         )
 
 

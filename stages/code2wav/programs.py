@@ -2,7 +2,7 @@
 
 A convolution's input lies in a buffer [streams, context + T, channels], its left context in front. A row and the rows
 below it that its other taps read are then so many runs of one flat row: every convolution is a matrix product whose
-left side is read in place. The same arithmetic as the modules of `layers` and `transformer`, which are the reference.
+left side is read in place. The modules of `layers` are the reference.
 """
 
 import triton
@@ -10,6 +10,8 @@ import triton.language as tl
 
 NONE, GELU, SWIGLU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """What a product's epilogue may apply to bias and product; SWIGLU: to gate and up in alternate columns."""
+MIN_BLOCK = tl.constexpr(16)
+"""The least size of a side of a tensor core's product."""
 FULL_SCALE = tl.constexpr(32_767)
 
 
@@ -18,7 +20,7 @@ def product(
     x,
     weight,
     bias,
-    residual,
+    added,
     raw,
     out,
     frequency,
@@ -31,71 +33,45 @@ def product(
     tap_stride,
     row_stride,
     x_stride,
-    residual_stride,
+    added_stride,
     out_stride,
     eps,
     ACTIVATION: tl.constexpr,
+    REUSE: tl.constexpr,
     EVEN_K: tl.constexpr,
     EVEN_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    WIDE: tl.constexpr,
+    NARROW: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """Rows [streams · length] of x times weight [taps · depth, columns], of each tile the epilogue's results.
 
-    `raw` and `out` may be None: the sum of product, bias and residual, and, where `frequency` is given, its SnakeBeta.
-    `*_stride` lead from stream to stream. With `eps` each row of x is RMS-normalised (its weight is part of `weight`).
+    A tile has WIDE and NARROW columns. `*_stride` lead from stream to stream. With `eps` each row of x is
+    RMS-normalised; the norm's weight is part of `weight`. The rest is said at `_finish`.
     """
-    tiles_n = tl.cdiv(columns, BLOCK_N)
+    tiles_n = tl.cdiv(columns, WIDE + NARROW)
     m = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    row = tl.minimum(m, rows - 1)
-    stream, at = row // length, row % length
-    left = x + (stream * x_stride + at * row_stride)[:, None] + k[None, :]
-    right = weight + k[:, None] * columns + n[None, :]
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
-    steps = tl.cdiv(depth, BLOCK_K)
-    for step in range(taps * steps):
-        tap, first = step // steps, step % steps * BLOCK_K
-        a_at = left + tap * tap_stride + first
-        b_at = right + (tap * depth + first) * columns
-        a = tl.load(a_at) if EVEN_K else tl.load(a_at, mask=k[None, :] < depth - first, other=0.0)
-        if EVEN_K and EVEN_N:
-            b = tl.load(b_at)
-        else:
-            b = tl.load(b_at, mask=(k[:, None] < depth - first) & (n[None, :] < columns), other=0.0)
-        if eps is not None:
-            squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
-        total = tl.dot(a.to(b.dtype), b, total, input_precision="tf32x3")
+    first_n = tl.program_id(0) % tiles_n * (WIDE + NARROW)
+    n, narrow = first_n + tl.arange(0, WIDE), first_n + WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
+    stream, at = _place(m, rows, length)
+    left = x + (stream * x_stride + at * row_stride)[:, None]
+    total, total_narrow, squares = _multiply(
+        left, weight, n, narrow, columns, depth, taps, tap_stride,
+        eps is not None, REUSE, EVEN_K, EVEN_N, BLOCK_M, WIDE, NARROW, BLOCK_K,
+    )  # fmt: skip
     if eps is not None:
-        total *= tl.rsqrt(squares / depth + eps)[:, None]
-    if bias is not None:
-        total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    if residual is not None:
-        added = residual + (stream * residual_stride + at * columns)[:, None] + n[None, :]
-        total += tl.load(added, mask=inside, other=0.0).to(tl.float32)
-    if raw is not None:
-        tl.store(raw + (row * columns)[:, None] + n[None, :], total, mask=inside)
-    if out is not None:
-        if ACTIVATION == SWIGLU:
-            gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
-            half = tl.program_id(0) % tiles_n * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-            target = out + (stream * out_stride + at * (columns // 2))[:, None] + half[None, :]
-            shown = (m < rows)[:, None] & (half < columns // 2)[None, :]
-            tl.store(target, gate * tl.sigmoid(gate) * up, mask=shown)
-        else:
-            if ACTIVATION == GELU:
-                total = 0.5 * total * (1 + tl.erf(total * 0.7071067811865476))
-            if frequency is not None:
-                total = _snake(
-                    total,
-                    tl.load(frequency + n, mask=n < columns, other=0.0)[None, :],
-                    tl.load(height + n, mask=n < columns, other=0.0)[None, :],
-                )
-            tl.store(out + (stream * out_stride + at * columns)[:, None] + n[None, :], total, mask=inside)
+        scale = tl.rsqrt(squares / depth + eps)[:, None]
+        total, total_narrow = total * scale, total_narrow * scale
+    _finish(
+        total, bias, added, raw, out, frequency, height, m, stream, at, n, rows, columns, added_stride, out_stride,
+        ACTIVATION,
+    )  # fmt: skip
+    if NARROW > 0:
+        _finish(
+            total_narrow, bias, added, raw, out, frequency, height, m, stream, at, narrow, rows, columns, added_stride,
+            out_stride, ACTIVATION,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "length"])
@@ -106,7 +82,7 @@ def residual_unit(
     inner_frequency,
     inner_height,
     pointwise,
-    pointwise_bias,
+    bias,
     frequency,
     height,
     added,
@@ -117,108 +93,176 @@ def residual_unit(
     channels,
     tap_stride,
     x_stride,
+    added_stride,
     out_stride,
     TAPS: tl.constexpr,
+    REUSE: tl.constexpr,
     EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     WIDE: tl.constexpr,
     NARROW: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """A whole residual unit of so few channels that a program holds them all: WIDE and, unless 0, NARROW behind them.
+    """A whole residual unit of so few channels that a tile holds them all: WIDE and, unless 0, NARROW behind them.
 
     Dilated convolution of `x`, SnakeBeta, pointwise product, plus `added`: to `raw`, and through SnakeBeta to `out`.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    row = tl.minimum(m, rows - 1)
-    stream, at = row // length, row % length
-    k = tl.arange(0, BLOCK_K)
-    wide = tl.arange(0, WIDE)
-    left = x + (stream * x_stride + at * channels)[:, None] + k[None, :]
-    right = dilated + (k * channels)[:, None] + wide[None, :]
-    total = tl.zeros((BLOCK_M, WIDE), tl.float32)
-    steps = tl.cdiv(channels, BLOCK_K)
-    if NARROW > 0:
-        narrow = WIDE + tl.arange(0, NARROW)
-        right_narrow = dilated + (k * channels)[:, None] + narrow[None, :]
-        total_narrow = tl.zeros((BLOCK_M, NARROW), tl.float32)
-    for step in range(TAPS * steps):
-        tap, first = step // steps, step % steps * BLOCK_K
-        b_at = (tap * channels + first) * channels
-        if EVEN:
-            a, b = tl.load(left + tap * tap_stride + first), tl.load(right + b_at)
-        else:
-            a = tl.load(left + tap * tap_stride + first, mask=k[None, :] < channels - first, other=0.0)
-            b = tl.load(right + b_at, mask=(k < channels - first)[:, None] & (wide < channels)[None, :], other=0.0)
-        total = tl.dot(a, b, total, input_precision="tf32x3")
-        if NARROW > 0:
-            total_narrow = tl.dot(a, tl.load(right_narrow + b_at), total_narrow, input_precision="tf32x3")
-    hidden = _biased_snake(total, dilated_bias, inner_frequency, inner_height, wide, channels).to(x.dtype.element_ty)
-    total = tl.dot(hidden, _square(pointwise, wide, wide, channels), input_precision="tf32x3")
+    n, narrow = tl.arange(0, WIDE), WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
+    stream, at = _place(m, rows, length)
+    left = x + (stream * x_stride + at * channels)[:, None]
+    total, total_narrow, _ = _multiply(
+        left, dilated, n, narrow, channels, channels, TAPS, tap_stride,
+        False, REUSE, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
+    )  # fmt: skip
+    hidden = _biased_snake(total, dilated_bias, inner_frequency, inner_height, n, channels).to(x.dtype.element_ty)
+    total = tl.dot(hidden, _square(pointwise, n, n, channels), input_precision="tf32x3")
     if NARROW > 0:
         inner = _biased_snake(total_narrow, dilated_bias, inner_frequency, inner_height, narrow, channels)
         inner = inner.to(x.dtype.element_ty)
-        total_narrow = tl.dot(hidden, _square(pointwise, wide, narrow, channels), input_precision="tf32x3")
-        total_narrow = tl.dot(
-            inner, _square(pointwise, narrow, narrow, channels), total_narrow, input_precision="tf32x3"
-        )
-        total = tl.dot(inner, _square(pointwise, narrow, wide, channels), total, input_precision="tf32x3")
-        _add_and_store(
-            total_narrow,
-            pointwise_bias,
-            frequency,
-            height,
-            added,
-            raw,
-            out,
-            m,
-            row,
-            stream,
-            at,
-            narrow,
-            rows,
-            channels,
-            out_stride,
-        )
-    _add_and_store(
-        total, pointwise_bias, frequency, height, added, raw, out, m, row, stream, at, wide, rows, channels, out_stride
-    )
+        total_narrow = tl.dot(hidden, _square(pointwise, n, narrow, channels), input_precision="tf32x3")
+        b = _square(pointwise, narrow, narrow, channels)
+        total_narrow = tl.dot(inner, b, total_narrow, input_precision="tf32x3")
+        total = tl.dot(inner, _square(pointwise, narrow, n, channels), total, input_precision="tf32x3")
+        _finish(
+            total_narrow, bias, added, raw, out, frequency, height, m, stream, at, narrow, rows, channels, added_stride,
+            out_stride, NONE,
+        )  # fmt: skip
+    _finish(
+        total, bias, added, raw, out, frequency, height, m, stream, at, n, rows, channels, added_stride, out_stride,
+        NONE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _place(m, rows, length):
+    """The streams of rows, and where in their streams they lie; of rows beyond the last one the last one's."""
+    row = tl.minimum(m, rows - 1)
+    return row // length, row % length
+
+
+@triton.jit
+def _multiply(
+    left,
+    weight,
+    n,
+    narrow,
+    columns,
+    depth,
+    taps,
+    tap_stride,
+    SQUARES: tl.constexpr,
+    REUSE: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    WIDE: tl.constexpr,
+    NARROW: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """The products of rows that begin at `left` with the columns n and `narrow`; the sums of the rows' squares."""
+    k = tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK_M, WIDE), tl.float32)
+    total_narrow = tl.zeros((BLOCK_M, MIN_BLOCK if NARROW == 0 else NARROW), tl.float32)
+    squares = tl.zeros((BLOCK_M,), tl.float32)
+    # The taps of some inputs follow each other, since they read nearly the same rows.
+    for step in range(taps * tl.cdiv(depth, BLOCK_K)):
+        tap, first = step % taps, step // taps * BLOCK_K
+        a = _load_left(left + tap * tap_stride + (first + k)[None, :], k, depth - first, REUSE, EVEN_K)
+        if SQUARES:
+            squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
+        a = a.to(weight.dtype.element_ty)
+        right = weight + ((tap * depth + first + k) * columns)[:, None]
+        b = _load_right(right + n[None, :], k, n, depth - first, columns, EVEN_K, EVEN_N)
+        total = tl.dot(a, b, total, input_precision="tf32x3")
+        if NARROW > 0:
+            b = _load_right(right + narrow[None, :], k, narrow, depth - first, columns, EVEN_K, EVEN_N)
+            total_narrow = tl.dot(a, b, total_narrow, input_precision="tf32x3")
+    return total, total_narrow, squares
+
+
+@triton.jit
+def _load_left(at, k, depth, REUSE: tl.constexpr, EVEN: tl.constexpr):
+    """A tile of inputs [rows, k]. REUSE: the next tap reads most of them again.
+
+    8 bytes at a time are copied to shared memory through the first-level cache, 16 would pass it by.
+    """
+    if REUSE:
+        at = tl.max_contiguous(at, [1, 64 // at.dtype.element_ty.primitive_bitwidth])
+    return tl.load(at) if EVEN else tl.load(at, mask=(k < depth)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_right(at, k, n, depth, columns, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr):
+    """A tile of weights [k, n]."""
+    if EVEN_K and EVEN_N:
+        return tl.load(at)
+    return tl.load(at, mask=(k < depth)[:, None] & (n < columns)[None, :], other=0.0)
 
 
 @triton.jit
 def _square(weight, k, n, channels):
     """A part of a weight [channels, channels]."""
-    inside = (k < channels)[:, None] & (n < channels)[None, :]
-    return tl.load(weight + (k * channels)[:, None] + n[None, :], mask=inside, other=0.0)
+    return _load_right(weight + (k * channels)[:, None] + n[None, :], k, n, channels, channels, False, False)
 
 
 @triton.jit
-def _biased_snake(total, bias, frequency, height, n, channels):
+def _biased_snake(total, bias, frequency, height, n, columns):
     """SnakeBeta of total plus bias, in the columns n."""
-    inside = n < channels
-    total += tl.load(bias + n, mask=inside, other=0.0)[None, :]
-    frequencies = tl.load(frequency + n, mask=inside, other=0.0)[None, :]
-    return _snake(total, frequencies, tl.load(height + n, mask=inside, other=0.0)[None, :])
+    total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
+    return _snake(total, frequency, height, n, columns)
 
 
 @triton.jit
-def _add_and_store(total, bias, frequency, height, added, raw, out, m, row, stream, at, n, rows, channels, out_stride):
-    """The end of a residual unit, in the columns n."""
-    inside = (m < rows)[:, None] & (n < channels)[None, :]
-    flat = (row * channels)[:, None] + n[None, :]
-    total += tl.load(bias + n, mask=n < channels, other=0.0)[None, :]
-    total += tl.load(added + flat, mask=inside, other=0.0).to(tl.float32)
+def _finish(
+    total,
+    bias,
+    added,
+    raw,
+    out,
+    frequency,
+    height,
+    m,
+    stream,
+    at,
+    n,
+    rows,
+    columns,
+    added_stride,
+    out_stride,
+    ACTIVATION: tl.constexpr,
+):
+    """The end of a tile, in the columns n: total plus `bias` plus `added`, to `raw`, and activated to `out`.
+
+    Each of the four may be None. `frequency` None: no SnakeBeta. `raw` has as many rows as there are, the others lie
+    in streams.
+    """
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    if bias is not None:
+        total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
+    if added is not None:
+        added_at = added + (stream * added_stride + at * columns)[:, None] + n[None, :]
+        total += tl.load(added_at, mask=inside, other=0.0).to(tl.float32)
     if raw is not None:
-        tl.store(raw + flat, total, mask=inside)
-    frequencies = tl.load(frequency + n, mask=n < channels, other=0.0)[None, :]
-    total = _snake(total, frequencies, tl.load(height + n, mask=n < channels, other=0.0)[None, :])
-    tl.store(out + (stream * out_stride + at * channels)[:, None] + n[None, :], total, mask=inside)
+        tl.store(raw + (m * columns)[:, None] + n[None, :], total, mask=inside)
+    if out is not None:
+        if ACTIVATION == SWIGLU:
+            gate, up = tl.split(tl.reshape(total, (total.shape[0], total.shape[1] // 2, 2)))
+            total = gate * tl.sigmoid(gate) * up
+            columns = columns // 2
+            n = tl.min(n, 0) // 2 + tl.arange(0, total.shape[1])
+            inside = (m < rows)[:, None] & (n < columns)[None, :]
+        if ACTIVATION == GELU:
+            total = 0.5 * total * (1 + tl.erf(total * 0.7071067811865476))
+        if frequency is not None:
+            total = _snake(total, frequency, height, n, columns)
+        tl.store(out + (stream * out_stride + at * columns)[:, None] + n[None, :], total, mask=inside)
 
 
 @triton.jit
-def _snake(x, frequency, height):
-    """x + sin²(x · frequency) · height. sin² repeats after π, and a polynomial does for what remains."""
-    angle = x * frequency
+def _snake(x, frequency, height, n, columns):
+    """x + sin²(x · frequency) · height, in the columns n. sin² repeats after π, and a polynomial does for the rest."""
+    angle = x * tl.load(frequency + n, mask=n < columns, other=0.0)[None, :]
     turns = tl.floor(angle * 0.3183098861837907 + 0.5)
     # π in three parts, the first two so short that their products with `turns` are exact.
     angle = angle - turns * 3.140625 - turns * 9.67502593994140625e-4 - turns * 1.509957990978376432e-7
@@ -226,7 +270,7 @@ def _snake(x, frequency, height):
     series = -0.0001981069071916863 + square * 2.6083159809786594e-06
     series = -0.16666659712791443 + square * (0.00833307858556509 + square * series)
     sine = angle + angle * square * series
-    return x + height * sine * sine
+    return x + sine * sine * tl.load(height + n, mask=n < columns, other=0.0)[None, :]
 
 
 @triton.jit(do_not_specialize=["frames"])
@@ -306,87 +350,3 @@ def to_samples(
         # Adding and subtracting 1.5 · 2²³ rounds to nearest, ties to even.
         sample = (scaled + 12582912.0) - 12582912.0
     tl.store(samples + m, sample.to(samples.dtype.element_ty), mask=m < rows)
-
-
-@triton.jit(do_not_specialize=["frames"])
-def attend(
-    qkv,
-    cache,
-    rotation,
-    slots,
-    positions,
-    out,
-    frames,
-    scale,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    WINDOW: tl.constexpr,
-    RING: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-):
-    """Rotate, attend within the window, and keep the new keys and values: one head of one stream a program.
-
-    `cache` is [slots, 2, KV_HEADS, RING, head]: position p lies at p mod RING, and RING is large enough that what a
-    step writes is nothing that it reads. `rotation` are the angles of position 1. A head is held as two halves.
-    """
-    stream, head = tl.program_id(0), tl.program_id(1)
-    HEAD: tl.constexpr = 2 * HALF
-    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * HEAD
-    GROUP: tl.constexpr = HEADS // KV_HEADS
-    kv_head = head // GROUP
-    start = tl.load(positions + stream)
-    keys = cache + (tl.load(slots + stream).to(tl.int64) * 2 * KV_HEADS + kv_head) * RING * HEAD
-    values = keys + KV_HEADS * RING * HEAD
-    h, t = tl.arange(0, BLOCK_H)[None, :], tl.arange(0, BLOCK_T)
-    new = (t < frames)[:, None] & (h < HALF)
-    source = qkv + ((stream * frames + t) * WIDTH)[:, None] + h
-    angle = (start + t).to(tl.float32)[:, None] * tl.load(rotation + h, mask=h < HALF, other=0.0)
-    cos, sin = tl.cos(angle), tl.sin(angle)
-    query_1, query_2 = _rotated(source + head * HEAD, new, cos, sin, HALF)
-    key_1, key_2 = _rotated(source + (HEADS + kv_head) * HEAD, new, cos, sin, HALF)
-    value_at = source + (HEADS + KV_HEADS + kv_head) * HEAD
-    value_1, value_2 = tl.load(value_at, mask=new, other=0.0), tl.load(value_at + HALF, mask=new, other=0.0)
-    kept = ((start + t) % RING * HEAD)[:, None] + h
-    # The heads of a group share a key and all write it.
-    tl.store(keys + kept, key_1, mask=new)
-    tl.store(keys + kept + HALF, key_2, mask=new)
-    tl.store(values + kept, value_1, mask=new)
-    tl.store(values + kept + HALF, value_2, mask=new)
-
-    past = start - WINDOW + 1 + tl.arange(0, BLOCK_W)
-    known = (past >= 0) & (past < start)
-    old = known[:, None] & (h < HALF)
-    past_at = (tl.where(known, past, 0) % RING * HEAD)[:, None] + h
-    old_1, old_2 = tl.load(keys + past_at, mask=old, other=0.0), tl.load(keys + past_at + HALF, mask=old, other=0.0)
-    old_scores = tl.dot(query_1, tl.trans(old_1), input_precision="tf32x3")
-    old_scores = tl.dot(query_2, tl.trans(old_2), old_scores, input_precision="tf32x3") * scale
-    new_scores = tl.dot(query_1, tl.trans(key_1), input_precision="tf32x3")
-    new_scores = tl.dot(query_2, tl.trans(key_2), new_scores, input_precision="tf32x3") * scale
-    seen = known[None, :] & ((start + t)[:, None] - past[None, :] < WINDOW)
-    old_scores = tl.where(seen, old_scores, float("-inf"))
-    age = t[:, None] - t[None, :]
-    new_scores = tl.where((age >= 0) & (age < WINDOW), new_scores, float("-inf"))
-    most = tl.maximum(tl.max(old_scores, 1), tl.max(new_scores, 1))[:, None]
-    old_share, new_share = tl.exp(old_scores - most), tl.exp(new_scores - most)
-    whole = (tl.sum(old_share, 1) + tl.sum(new_share, 1))[:, None]
-    old_share, new_share = old_share.to(value_1.dtype), new_share.to(value_1.dtype)
-    past_value = values + past_at
-    mixed_1 = tl.dot(old_share, tl.load(past_value, mask=old, other=0.0), input_precision="tf32x3")
-    mixed_2 = tl.dot(old_share, tl.load(past_value + HALF, mask=old, other=0.0), input_precision="tf32x3")
-    mixed_1 = tl.dot(new_share, value_1, mixed_1, input_precision="tf32x3") / whole
-    mixed_2 = tl.dot(new_share, value_2, mixed_2, input_precision="tf32x3") / whole
-    target = out + ((stream * frames + t) * HEADS + head)[:, None] * HEAD + h
-    tl.store(target, mixed_1, mask=new)
-    tl.store(target + HALF, mixed_2, mask=new)
-
-
-@triton.jit
-def _rotated(at, inside, cos, sin, HALF: tl.constexpr):
-    """The rotated halves of the heads whose first halves stand at `at`, in their dtype."""
-    first = tl.load(at, mask=inside, other=0.0)
-    second = tl.load(at + HALF, mask=inside, other=0.0)
-    a, b = first.to(tl.float32), second.to(tl.float32)
-    return (a * cos - b * sin).to(first.dtype), (b * cos + a * sin).to(first.dtype)

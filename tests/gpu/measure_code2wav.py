@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -122,6 +122,7 @@ class Call:
     columns: int
     depth: int
     """Of all taps; of a residual unit those of both convolutions."""
+    taps: int
     kind: tuple[object, ...]
 
     @property
@@ -141,13 +142,14 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
     def record_product(self: Product, x: Tensor, length: int, **options: Tensor | None) -> None:
         kind = (self.activation, self.norm_eps is not None, self.taps, *sorted(options))
         again = functools.partial(product, self, x, length, **options)
-        calls.append(Call(self, again, len(x) * length, self.columns, self.depth * self.taps, kind))
+        calls.append(Call(self, again, len(x) * length, self.columns, self.depth * self.taps, self.taps, kind))
         again()
 
     def record_unit(self: FusedUnit, x: Buffer, *tensors: Tensor | None) -> None:
         again = functools.partial(whole, self, x, *tensors)
         rows, channels = x.new.shape[0] * x.new.shape[1], x.new.shape[2]
-        calls.append(Call(self, again, rows, channels, 8 * channels, (self.dilated.dilation, tensors[1] is not None)))
+        kind = (self.dilated.dilation, tensors[1] is not None)
+        calls.append(Call(self, again, rows, channels, 8 * channels, 7, kind))
         again()
 
     Product.__call__, FusedUnit._whole = record_product, record_unit
@@ -184,45 +186,29 @@ def kernels(decoder: CodecDecoder, config: CodecConfig, streams: int, frames: in
         print(f"{us:9.1f} us {100 * us / whole:5.1f} % {len(times):3} x {name:70}{rate}")
 
 
-UNIT_TILES = [
-    Tile(m, 0, k, warps, stages)
-    for m, warps in ((64, 4), (64, 8), (128, 8), (128, 4))
-    for k, stages in ((32, 3), (32, 5), (64, 3))
-]
-
-
-def candidates(rows: int, columns: int) -> list[Tile]:
-    """Tiles worth a trial."""
-    if rows <= 64:
-        grid = itertools.product((16, 32), (32, 64, 128), (64, 128), (4,), (3, 5))
-    else:
-        grid = [
-            (128, 256, 64, 8, 3),
-            (128, 256, 64, 8, 4),
-            (256, 128, 64, 8, 3),
-            (128, 128, 64, 8, 3),
-            (128, 128, 64, 8, 4),
-            (128, 128, 64, 4, 3),
-            (128, 128, 32, 4, 4),
-            (64, 256, 64, 4, 3),
-            (64, 128, 64, 4, 3),
-            (64, 128, 64, 4, 4),
-            (128, 64, 64, 4, 3),
-            (128, 64, 64, 4, 4),
-            (128, 64, 32, 4, 5),
-            (256, 64, 64, 8, 3),
-            (64, 64, 64, 4, 4),
-            (128, 32, 32, 4, 4),
-            (256, 32, 32, 8, 4),
-        ]
-    return [Tile(*tile) for tile in grid if tile[1] <= max(64, 2 * columns)]
-
-
 def trials(call: Call) -> list[Tile]:
     """The tiles to try for a call."""
-    if isinstance(call.made_by, Product):
-        return candidates(call.rows, call.columns)
-    return [tile for tile in UNIT_TILES if call.columns % tile.k == 0]
+    reuse = (False, True) if call.taps > 1 else (False,)
+    if isinstance(call.made_by, FusedUnit):
+        depth = call.columns
+        narrow = [(128, 32, 4, 3), (128, 32, 4, 4), (128, 32, 8, 3, 128), (256, 32, 8, 3), (64, 32, 4, 4)]
+        wide = [(64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 8, 3, 128), (64, 32, 4, 4), (128, 32, 8, 4)]
+        found = [
+            Tile(m, depth, k, warps, stages, again, *registers)
+            for m, k, warps, stages, *registers in (wide if depth > 96 else narrow)
+            for again in reuse
+        ]
+    elif call.rows <= 64:
+        depth = call.made_by.depth
+        found = [Tile(m, n, k, 4, s) for m in (16, 32) for n in (32, 64, 128) for k in (64, 128) for s in (3, 5)]
+    else:
+        depth = call.made_by.depth
+        many, few = [(128, 128), (128, 192), (256, 96), (256, 128)], [(64, 64), (64, 96), (64, 128), (128, 64)]
+        shapes = [(m, n, 8, 3) for m, n in many] + [(m, n, 4, 3) for m, n in few]
+        shapes += [(128, 128, 4, 3), (64, 192, 4, 3), (128, 96, 4, 3), (128, 96, 8, 4), (64, 64, 4, 5), (64, 128, 4, 4)]
+        k = 32 if depth % 64 else 64
+        found = [Tile(m, n, k, warps, stages, again) for m, n, warps, stages in shapes for again in reuse]
+    return [tile for tile in found if call.columns % tile.n == 0 and depth % tile.k == 0]
 
 
 def use(tile: Tile) -> None:
@@ -266,8 +252,7 @@ def tiles(streams: int, frames: int, parts: int) -> None:
         found.sort(key=lambda pair: pair[0])
         print(call.name)
         for us, tile in found[:4]:
-            sizes = (tile.m, tile.n, tile.k, tile.warps, tile.stages)
-            print(f"    {us:8.1f} us {call.flops / us / 1e6:5.0f} TFLOP/s {sizes}", flush=True)
+            print(f"    {us:8.1f} us {call.flops / us / 1e6:5.0f} TFLOP/s {astuple(tile)}", flush=True)
 
 
 @torch.inference_mode()
