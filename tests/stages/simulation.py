@@ -7,6 +7,7 @@ runs, and every figure is a function of the model of the stages alone.
 import asyncio
 import selectors
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from .fake_stage import FakeChannel, FakeProcess
 
 CLIENT_S = 2e-3
 """From the last samples of an answer to the next request of its client."""
+ALIKE = (62,)
+"""Frames of each answer."""
+MIXED = tuple(20 + 37 * index % 85 for index in range(85))
+"""Answers of 20 to 104 frames: no two streams stay in step."""
 PLAN = PromptPlan(rows=bytes(68 * 40))
 
 
@@ -144,7 +149,7 @@ async def _listen(stream: Stream, record: Record) -> None:
 
 
 async def _run(
-    model: Model, requests: int, frames: int, workers: list[asyncio.Task[None]]
+    model: Model, requests: int, frames: Sequence[int], workers: list[asyncio.Task[None]]
 ) -> tuple[Summary, list[Record]]:
     async def launch(spec: WorkerSpec) -> Replica:
         process = FakeProcess()
@@ -163,19 +168,50 @@ async def _run(
         while len(records) < requests:
             record = Record(len(records), time.monotonic())
             records.append(record)
-            sampling = Sampling(seed=0, min_new_frames=frames, max_new_frames=frames)
+            count = frames[record.index % len(frames)]
+            sampling = Sampling(seed=0, min_new_frames=count, max_new_frames=count)
             await _listen(orchestrator.submit("r", PLAN, sampling), record)
+            assert record.samples == count * SAMPLES_PER_FRAME
             await asyncio.sleep(CLIENT_S)
 
     async with asyncio.TaskGroup() as group:
         for number in range(model.streams):
             group.create_task(client(number))
     await orchestrator.stop(drain_s=0)
-    return summarise(records, (), model.streams, frames, 0.0), records
+    return summarise(records, (), model.streams, None, 0.0), records
 
 
-def simulate(model: Model, requests: int, frames: int) -> tuple[Summary, list[Record]]:
-    """So many answers to `model.streams` clients, each asking again when its answer has ended."""
+def simulate(model: Model, requests: int, frames: Sequence[int] = ALIKE) -> tuple[Summary, list[Record]]:
+    """So many answers to `model.streams` clients, each asking again when its answer has ended; all are exact."""
     loop = _JumpingLoop()
     with mock.patch.object(time, "monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(_run(model, requests, frames, []))
+
+
+def main() -> None:
+    print(
+        "| streams | answers | audio s/s | first audio p50 / p99, ms | ran dry | chunks an answer | its Code2Wav steps |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    slow = {"code2wav_s": 5e-3, "frame_s": 50e-6}
+    cases = [(n, frames, {}) for n in (1, 16, 64, 128) for frames in (ALIKE, MIXED)]
+    cases += [(n, frames, slow) for n in (64, 128) for frames in (ALIKE, MIXED)]
+    for streams, frames, times in cases:
+        model = Model(streams, **times)
+        summary, records = simulate(model, requests=max(16, 8 * streams), frames=frames)
+        first = summary.first_audio_s
+        assert first is not None
+        figures = (
+            f"{streams}{', slow Code2Wav' if times else ''}",
+            "62 frames" if frames is ALIKE else "20 to 104",
+            f"{summary.audio_s_per_s:.0f}",
+            f"{1e3 * first.p50:.0f} / {1e3 * first.p99:.0f}",
+            summary.dry_listeners,
+            f"{sum(len(record.chunk_bytes) for record in records) / len(records):.1f}",
+            f"{model.code2wav_steps / len(records):.2f}",
+        )
+        print("| " + " | ".join(map(str, figures)) + " |")
+
+
+if __name__ == "__main__":
+    main()
