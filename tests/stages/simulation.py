@@ -189,9 +189,7 @@ def simulate(model: Model, requests: int, frames: Sequence[int] = ALIKE) -> tupl
 
 
 def main() -> None:
-    print(
-        "| streams | answers | audio s/s | first audio p50 / p99, ms | ran dry | chunks an answer | its Code2Wav steps |"
-    )
+    print("| streams | answers | audio s/s | first audio p50 / p99, ms | ran dry | chunks an answer | Code2Wav steps |")
     print("|---|---|---|---|---|---|---|")
     slow = {"code2wav_s": 5e-3, "frame_s": 50e-6}
     cases = [(n, frames, {}) for n in (1, 16, 64, 128) for frames in (ALIKE, MIXED)]
