@@ -1,9 +1,8 @@
 """The code predictor as Triton kernels: five launches a layer, two a pass, one a frame.
 
 The same arithmetic as `frames.PlainPredictor`, which is their reference. A pass streams all weights past a few rows: it
-is bound by memory and by the hand-over between launches. So each product reads the norm's scale off its own input, and
-on Hopper a launch starts while the one before it runs, brings the weights of the product after the next into the L2
-cache, and only then waits for its input.
+is bound by memory and by the hand-over between launches. On Hopper a launch starts while the one before it runs, loads
+its weights, brings those of the product after the next into the L2 cache, and only then waits for its input.
 """
 
 import sys
@@ -14,7 +13,6 @@ import torch
 import triton
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..types import CODEBOOKS
 from . import programs
 from .decoder import DecoderWeights, LayerWeights
@@ -22,19 +20,21 @@ from .frames import FrameWeights
 
 _HOPPER = (9, 0)
 """From this compute capability on, a launch can overlap the one before it."""
+_INPUTS, _OUTPUTS = 512, 64
+"""What the products' inputs and outputs are multiples of."""
 _FINISH_COLUMNS = 512
 ATTEND_WARPS, DRAW_WARPS = 4, 8
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut: the block of the output that a program computes, and how it goes through the inputs."""
+    """The block of a product that a program computes, among how many warps the inputs are split for each 16 rows, and
+    how many loads of `x` a warp keeps on their way."""
 
     rows: int
     columns: int
-    inner: int
-    warps: int = 4
-    stages: int = 4
+    split: int
+    loads: int
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,36 @@ class Tiles:
     heads: Tile
 
 
-FIXED_TILES = ((sys.maxsize, Tiles(*[Tile(16, 32, 64)] * 5)),)
+_NARROW = Tiles(Tile(16, 32, 8, 2), Tile(16, 8, 8, 4), Tile(16, 64, 8, 2), Tile(16, 8, 8, 6), Tile(16, 16, 8, 2))
+FIXED_TILES = ((sys.maxsize, _NARROW),)
 """For any number of rows the same, so that a row's result never depends on how many there are."""
 TILES = (
-    (16, Tiles(Tile(16, 32, 256), Tile(16, 8, 256), Tile(16, 64, 256), Tile(16, 8, 256), Tile(16, 16, 256))),
-    (32, Tiles(Tile(32, 32, 128), Tile(32, 16, 128), Tile(32, 64, 128), Tile(32, 16, 128), Tile(32, 16, 128))),
-    (sys.maxsize, Tiles(Tile(64, 32, 128), Tile(64, 16, 128), Tile(64, 64, 128), Tile(64, 16, 128), Tile(64, 32, 128))),
+    (16, _NARROW),
+    (32, Tiles(Tile(32, 32, 4, 4), Tile(32, 16, 4, 4), Tile(32, 64, 4, 4), Tile(32, 16, 4, 4), Tile(32, 16, 4, 4))),
+    (64, Tiles(Tile(64, 32, 2, 4), Tile(32, 16, 4, 4), Tile(64, 64, 2, 2), Tile(32, 16, 4, 4), Tile(64, 16, 2, 4))),
+    (sys.maxsize, Tiles(*(Tile(64, columns, 4, 2) for columns in (32, 16, 64, 16, 16)))),
 )
 """Up to so many rows these tiles, measured on an H200 for the published sizes (BENCHMARKS.md)."""
 
 
+def fits(weights: FrameWeights) -> bool:
+    """Whether the kernels take these weights: bfloat16, and sizes such as the published ones."""
+    layer = weights.decoder.layers[0]
+    head_dim = layer.qk_norm.shape[1]
+    inputs = (layer.qkv.shape[1], layer.output.shape[1], layer.down.shape[1])
+    outputs = (len(layer.qkv), len(layer.gate_up), weights.heads.shape[1])
+    return (
+        weights.heads.dtype == torch.bfloat16
+        and not head_dim & (head_dim - 1)
+        and all(size % _INPUTS == 0 for size in inputs)
+        and all(size % _OUTPUTS == 0 for size in outputs)
+    )
+
+
 class FusedPredictor:
-    """`frames.Predictor` on a GPU: the arithmetic of `frames.PlainPredictor`."""
+    """`frames.Predictor` on a GPU, for weights that fit."""
 
     def __init__(self, weights: FrameWeights, tiles: Sequence[tuple[int, Tiles]] = TILES) -> None:
-        """Raises CheckpointError for a code predictor whose sizes the kernels do not take."""
-        head_dim = weights.decoder.layers[0].qk_norm.shape[1]
-        if head_dim & (head_dim - 1):
-            raise CheckpointError(
-                f"code_predictor_config: head_dim {head_dim} is not a power of two, which GPUs need here"
-            )
         self.weights = replace(
             weights,
             decoder=_folded(weights.decoder),
@@ -111,7 +121,7 @@ class FusedPredictor:
         """
         (rows, inner), columns = x.shape, len(weight)
         out = x.new_empty(rows, columns // 2 if gated else columns) if onto is None else onto
-        programs.product[triton.cdiv(columns, tile.columns), triton.cdiv(rows, tile.rows)](
+        programs.product[columns // tile.columns, triton.cdiv(rows, tile.rows)](
             x,
             weight,
             out,
@@ -119,19 +129,18 @@ class FusedPredictor:
             ahead.nbytes,
             rows,
             columns,
-            inner,
             x.stride(0),
             self.weights.decoder.norm_eps,
+            INNER=inner,
             NORM=norm,
             GATED=gated,
             ADD=onto is not None and not norm,
-            EVEN=inner % tile.inner == 0 and columns % tile.columns == 0,
             EARLY=self._early,
             ROWS=tile.rows,
             COLUMNS=tile.columns,
-            INNER=tile.inner,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            SPLIT=tile.split,
+            LOADS=min(tile.loads, inner // (tile.split * programs.DEPTH.value)),
+            num_warps=tile.split * tile.rows // 16,
             launch_pdl=self._early,
         )
         return out

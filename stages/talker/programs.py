@@ -1,24 +1,30 @@
-"""The Triton programs that `kernels` launches.
+"""The Triton programs that `kernels` launches; the matrix product is in Gluon, Triton's own language below it.
 
 With EARLY a program may start before the launch in front of it has ended (programmatic dependent launch). What stands
-before `gdc_wait` reads nothing that the same pass writes. Of the pass before it everything is written: `draw` lets the
-next launch start only when it has waited for its own input, and each launch in front has waited for the one before it.
+before the wait reads nothing that the same pass writes. Of the pass before it everything is written: a launch lets the
+next one start only when it has waited itself, and each launch in front has waited for the one before it.
 """
 
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+DEPTH: tl.constexpr = tl.constexpr(64)
+"""Inputs that a warp takes in one go."""
 _PIECE: tl.constexpr = tl.constexpr(1024)
 """Bytes of weights that one thread brings into the L2 cache at once."""
+_PIECES: tl.constexpr = tl.constexpr(256)
+"""Pieces that a program brings at a time."""
 _BRING: tl.constexpr = tl.constexpr(
     "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], 1024; mov.b32 $0, 0; }"
 )
-_PIECES: tl.constexpr = tl.constexpr(256)
-"""Pieces that a program brings at a time."""
+_WAIT: tl.constexpr = tl.constexpr("griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;")
 
 
-@triton.jit
+@gluon.jit
 def product(
     x,
     weight,
@@ -27,66 +33,108 @@ def product(
     ahead_bytes,
     rows,
     columns,
-    inner,
     x_stride,
     eps,
+    INNER: tl.constexpr,
     NORM: tl.constexpr,
     GATED: tl.constexpr,
     ADD: tl.constexpr,
-    EVEN: tl.constexpr,
     EARLY: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    INNER: tl.constexpr,
+    SPLIT: tl.constexpr,
+    LOADS: tl.constexpr,
 ):
-    """A block of out [rows, columns] = x · weightᵀ. NORM divides a row by its root mean square, behind the product."""
+    """A block of out [rows, columns] = x · weightᵀ. NORM divides a row by its root mean square, behind the product.
+
+    The inputs are split among SPLIT warps for each 16 rows. The weights are on their way into shared memory before the
+    wait; `x` goes from the L2 cache straight into the registers that the tensor cores read, LOADS goes ahead. Both take
+    the inputs in the same order, in which a thread's 8 are neighbours.
+    """
+    WARPS: tl.constexpr = SPLIT * ROWS // 16
+    SUMS: tl.constexpr = gl.NVMMADistributedLayout([2, 0], [SPLIT, ROWS // 16, 1], [1, 16, 8])
+    LEFT: tl.constexpr = gl.DotOperandLayout(0, SUMS, 8)
+    RIGHT: tl.constexpr = gl.DotOperandLayout(1, SUMS, 8)
+    COPY: tl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 4, 8], [SPLIT, ROWS // 16, 1], [2, 1, 0])
+    OUT: tl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [WARPS, 1], [1, 0])
+    SHARED: tl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [2, 1, 0])
+    GOES: tl.constexpr = INNER // (SPLIT * DEPTH)
+
+    first_row, first_column = gl.program_id(1) * ROWS, gl.program_id(0) * COLUMNS
+    slab = gl.allocate_shared_memory(weight.dtype.element_ty, [GOES, SPLIT, COLUMNS, DEPTH], SHARED)
+    column = first_column + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(2, COPY)))
+    weight_at = weight + column[None, :, None] * INNER + _inputs(INNER, SPLIT, COPY)
+    for go in gl.static_range(GOES):
+        async_copy.async_copy_global_to_shared(slab.index(go), weight_at + go * DEPTH)
+    async_copy.commit_group()
     if EARLY:
-        gdc_launch_dependents()
-        _bring(ahead, ahead_bytes)
-        gdc_wait()
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    k = tl.arange(0, INNER)
-    inside = (row < rows)[:, None]
-    x_at = x + row[:, None] * x_stride + k[None, :]
-    weight_at = weight + column[:, None] * inner + k[None, :]
-    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    squares = tl.zeros((ROWS,), tl.float32)
-    for start in range(0, inner, INNER):
-        if EVEN:
-            a = tl.load(x_at + start, mask=inside, other=0.0)
-            b = tl.load(weight_at + start)
-        else:
-            left = (k < inner - start)[None, :]
-            a = tl.load(x_at + start, mask=inside & left, other=0.0)
-            b = tl.load(weight_at + start, mask=(column < columns)[:, None] & left, other=0.0)
-        sums = tl.dot(a, tl.trans(b), sums, input_precision="ieee")
+        _bring_and_wait(ahead, ahead_bytes, WARPS)
+
+    row = first_row + gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, LEFT)))
+    x_at = x + row[None, :, None] * x_stride + _inputs(INNER, SPLIT, LEFT)
+    inside = (row < rows)[None, :, None]
+    coming = (gl.load(x_at, mask=inside, other=0.0),)
+    for go in gl.static_range(1, LOADS):
+        coming += (gl.load(x_at + go * DEPTH, mask=inside, other=0.0),)
+    sums = gl.zeros([SPLIT, ROWS, COLUMNS], gl.float32, SUMS)
+    squares = gl.zeros([SPLIT, ROWS], gl.float32, gl.SliceLayout(2, LEFT))
+    async_copy.wait_group(0)
+    for go in gl.static_range(GOES):
+        left, coming = coming[0], coming[1:]
+        if go + LOADS < GOES:
+            coming += (gl.load(x_at + (go + LOADS) * DEPTH, mask=inside, other=0.0),)
+        sums = mma_v2(left, slab.index(go).permute([0, 2, 1]).load(RIGHT), sums)
         if NORM:
-            squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
+            squares += gl.sum(left.to(gl.float32) * left.to(gl.float32), 2)
+
+    total = gl.convert_layout(gl.sum(sums, 0), OUT)
     if NORM:
-        sums *= tl.rsqrt(squares / inner + eps)[:, None]
+        square = gl.convert_layout(gl.sum(squares, 0), gl.SliceLayout(1, OUT))
+        total *= gl.rsqrt(square / INNER + eps)[:, None]
     if GATED:
-        gate, up = tl.split(tl.reshape(sums, (ROWS, COLUMNS // 2, 2)))
-        sums = gate * tl.sigmoid(gate) * up
-        columns //= 2
-        column = tl.program_id(0) * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
-    out_at = out + row[:, None] * columns + column[None, :]
-    inside &= (column < columns)[None, :]
-    if ADD:
-        sums += tl.load(out_at, mask=inside, other=0.0)
-    tl.store(out_at, sums, mask=inside)
+        _store_gated(total, out, first_row, first_column, rows, columns, ROWS, COLUMNS, WARPS)
+    else:
+        row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, OUT))[:, None]
+        column = first_column + gl.arange(0, COLUMNS, gl.SliceLayout(0, OUT))[None, :]
+        out_at = out + row * columns + column
+        if ADD:
+            total += gl.load(out_at, mask=row < rows, other=0.0).to(gl.float32)
+        gl.store(out_at, total.to(out.dtype.element_ty), mask=row < rows)
 
 
-@triton.jit
-def _bring(ahead, ahead_bytes):
-    """This program's share of some weights, on its way from memory into the L2 cache."""
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    programs = tl.num_programs(0) * tl.num_programs(1)
+@gluon.jit
+def _inputs(INNER: tl.constexpr, SPLIT: tl.constexpr, LAYOUT: tl.constexpr):
+    """The inputs of the first go, [SPLIT, 1, DEPTH]: each warp's part of them begins with its own."""
+    part = gl.arange(0, SPLIT, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    k = gl.arange(0, DEPTH, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
+    return part[:, None, None] * (INNER // SPLIT) + k[None, None, :]
+
+
+@gluon.jit
+def _bring_and_wait(ahead, ahead_bytes, WARPS: tl.constexpr):
+    """Send this program's share of weights on its way from memory into the L2 cache; wait for the launch in front."""
+    LINE: tl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    program = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    programs = gl.num_programs(0) * gl.num_programs(1)
+    each = gl.arange(0, _PIECES, LINE)
     for first in range(program * _PIECES, ahead_bytes // _PIECE, programs * _PIECES):
-        piece = first + tl.arange(0, _PIECES)
-        wanted = (piece < ahead_bytes // _PIECE).to(tl.int32)
-        at = ahead.to(tl.pointer_type(tl.int8)) + piece * _PIECE
-        tl.inline_asm_elementwise(_BRING, "=r,l,r", [at, wanted], dtype=tl.int32, is_pure=False, pack=1)
+        wanted = (first + each < ahead_bytes // _PIECE).to(gl.int32)
+        at = ahead.to(gl.pointer_type(gl.int8)) + (first + each) * _PIECE
+        gl.inline_asm_elementwise(_BRING, "=r,l,r", [at, wanted], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_WAIT, "=r,r", [each], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _store_gated(
+    total, out, first_row, first_column, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr
+):
+    """silu(gate) · up of even and odd columns."""
+    OUT: tl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [WARPS, 1], [1, 0])
+    gate, up = gl.split(gl.reshape(total, [ROWS, COLUMNS // 2, 2]))
+    gated = gl.convert_layout(gate * up / (1.0 + gl.exp(-gate)), OUT)
+    row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, OUT))[:, None]
+    column = first_column // 2 + gl.arange(0, COLUMNS // 2, gl.SliceLayout(0, OUT))[None, :]
+    gl.store(out + row * (columns // 2) + column, gated.to(out.dtype.element_ty), mask=row < rows)
 
 
 @triton.jit
@@ -110,8 +158,6 @@ def attend(
     POSITIONS: tl.constexpr,
 ):
     """One key/value head of one row. A head is held as two halves, which rotation mixes."""
-    if EARLY:
-        gdc_launch_dependents()
     row, head = tl.program_id(0), tl.program_id(1)
     HEAD: tl.constexpr = 2 * HALF
     HEADS: tl.constexpr = KV_HEADS * GROUP
@@ -136,6 +182,7 @@ def attend(
         angle_sin = tl.load(sin + position * HEAD + HALF + half).to(tl.float32)
         if EARLY:
             gdc_wait()
+            gdc_launch_dependents()
         here = (positions == position)[:, None]
         new_1, new_2 = _rotated(source + new_key, key_norm_1, key_norm_2, angle_cos, angle_sin, eps, HALF)
         key_1, key_2 = tl.where(here, new_1, key_1), tl.where(here, new_2, key_2)
@@ -222,12 +269,17 @@ def draw(
 
 @triton.jit
 def _least_kept(order, mass, goal):
-    """The largest integer such that the entries not below it have at least `goal` of the mass, two bits at a time."""
-    least = tl.zeros((), tl.uint32)
-    for shift in range(30, -1, -2):
-        trials = least + (tl.arange(0, 4).to(tl.uint32) << shift)
+    """A bound: the entries not below it are the fewest largest ones that have at least `goal` of the mass."""
+    quarters = tl.arange(0, 4)
+    least, most = tl.min(order, 0).to(tl.int64), tl.max(order, 0).to(tl.int64)
+    while least < most:
+        step = (most - least) // 4 + 1
+        trials = (least + quarters * step).to(tl.uint32)
         above = tl.sum(tl.where(order[:, None] >= trials[None, :], mass[:, None], 0.0), 0)
-        least += (tl.sum((above >= goal).to(tl.uint32), 0) - 1) << shift
+        reached = tl.max(tl.where(above >= goal, quarters, 0), 0)
+        exactly = tl.max((above == goal).to(tl.int32), 0)
+        least += reached * step
+        most = tl.where(exactly > 0, least, tl.minimum(most, least + step - 1))
     return least
 
 

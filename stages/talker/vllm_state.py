@@ -27,7 +27,7 @@ from vllm.v1.worker.gpu.states import RequestState
 from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
 from .frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
-from .kernels import FIXED_TILES, TILES, FusedPredictor
+from .kernels import FIXED_TILES, TILES, FusedPredictor, fits
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -102,8 +102,8 @@ class TalkerModelState(DefaultModelState):
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
         on_gpu = device.type == "cuda"
-        fixed = envs.VLLM_BATCH_INVARIANT or self.dtype == torch.float32
-        predictor = FusedPredictor(weights, FIXED_TILES if fixed else TILES) if on_gpu else PlainPredictor(weights)
+        tiles = FIXED_TILES if envs.VLLM_BATCH_INVARIANT else TILES
+        predictor = FusedPredictor(weights, tiles) if on_gpu and fits(weights) else PlainPredictor(weights)
         self.frames = FrameCompleter(predictor, self.max_num_reqs)
         if on_gpu and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes

@@ -29,9 +29,9 @@ from .hollow import PUBLISHED_1B7
 
 ROWS = (1, 16, 64, 128)
 REPLAYS = 30
-MODES = {"qkv": "norm", "output": "add", "gate_up": "gated", "down": "add", "heads": "norm"}
-SHARED_BYTES = (100_000, 200_000)
-"""Shared memory that a program may take: with the first, the next launch's finds room beside it."""
+PRODUCTS = ("qkv", "output", "gate_up", "down")
+SHARED_BYTES, MOST_REGISTERS = 200_000, 32_768
+"""What a program may take of shared memory, and of registers for `x` on its way."""
 
 
 def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
@@ -82,7 +82,7 @@ def replay_ms(graph: torch.cuda.CUDAGraph, replays: int = REPLAYS) -> float:
     return statistics.median(start.elapsed_time(end) for start, end in itertools.pairwise(events))
 
 
-def errors(weights: FrameWeights, predictors: dict[str, Predictor], rows: int = 16) -> None:
+def errors(weights: FrameWeights, predictors: dict[str, Predictor], rows: int) -> None:
     """Print the logits' error against float64, root mean square over root mean square, given the same codes."""
     exact = PlainPredictor(in_float64(weights))
     codes = torch.randint(0, weights.heads.shape[1], (CODEBOOKS, rows), device="cuda")
@@ -100,7 +100,7 @@ def errors(weights: FrameWeights, predictors: dict[str, Predictor], rows: int = 
         for name, values in logits.items():
             squares[name] += (values - (logits["float64"] if name != "float64" else 0)).square().sum().item()
     for name in predictors:
-        print(f"  logits against float64: {name} {(squares[name] / squares['float64']) ** 0.5:.2e}")
+        print(f"  {rows} rows, logits against float64: {name} {(squares[name] / squares['float64']) ** 0.5:.2e}")
 
 
 def in_float64(weights: FrameWeights) -> FrameWeights:
@@ -145,16 +145,12 @@ def table(predictor: FusedPredictor, graph: torch.cuda.CUDAGraph, rows: int) -> 
 def candidates(name: str, rows: int, columns: int, inner: int) -> Iterator[Tile]:
     """Tiles worth trying."""
     blocks = {16: (16,), 64: (16, 32, 64), 128: (32, 64, 128)}[max(16, rows)]
-    shapes = itertools.product(blocks, (8, 16, 32, 64, 128), (64, 128, 256, 512), SHARED_BYTES[: 1 + (rows > 16)])
-    for block, width, depth, shared in shapes:
-        count = triton.cdiv(columns, width) * triton.cdiv(rows, block)
-        stages = min(shared // (2 * depth * (block + width)) + 1, inner // depth + 1, 8)
-        if stages < 3 or not 40 <= count <= 400 or (name == "gate_up" and width < 16):
-            continue
-        if shared > SHARED_BYTES[0] and count > 130:
-            continue
-        for warps in (4, 8) if block * width >= 2048 else (4,) if width > 8 else (2, 4):
-            yield Tile(block, width, depth, warps, stages)
+    for block, width, split, loads in itertools.product(blocks, (8, 16, 32, 64), (1, 2, 4, 8, 16), (2, 4, 8)):
+        count = columns // width * triton.cdiv(rows, block)
+        shared, registers = 2 * inner * width, block * programs.DEPTH.value * split * loads // 2
+        fits = split * block // 16 in (4, 8, 16) and inner // (split * programs.DEPTH.value) >= loads
+        if fits and shared <= SHARED_BYTES and registers <= MOST_REGISTERS and 40 <= count <= 400:
+            yield Tile(block, width, split, loads)
 
 
 def compile_tiles(jobs: list[tuple[str, int, int, int, Tile]]) -> None:
@@ -163,17 +159,17 @@ def compile_tiles(jobs: list[tuple[str, int, int, int, Tile]]) -> None:
     for name, rows, columns, inner, tile in jobs:
         out = torch.float32 if name == "heads" else bf16
         programs.product.warmup(
-            *(bf16, bf16, out, bf16, 1 << 22, rows, columns, inner, inner, 1e-6),
-            NORM=MODES[name] != "add",
+            *(bf16, bf16, out, bf16, 1 << 22, rows, columns, inner, 1e-6),
+            INNER=inner,
+            NORM=name not in ("output", "down"),
             GATED=name == "gate_up",
-            ADD=MODES[name] == "add",
-            EVEN=True,
+            ADD=name in ("output", "down"),
             EARLY=True,
             ROWS=tile.rows,
             COLUMNS=tile.columns,
-            INNER=tile.inner,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            SPLIT=tile.split,
+            LOADS=tile.loads,
+            num_warps=tile.split * tile.rows // 16,
             launch_pdl=True,
             grid=(1,),
         )
@@ -195,7 +191,7 @@ def passes_ms(predictor: FusedPredictor, rows: int, passes: int = 3) -> float:
 def tune(weights: FrameWeights, rows: int) -> None:
     """Print the best tiles found: each product's in turn, the others as they are."""
     layer = weights.decoder.layers[0]
-    matrices = {name: getattr(layer, name) for name in MODES if name != "heads"} | {"heads": weights.heads[0]}
+    matrices = {name: getattr(layer, name) for name in PRODUCTS} | {"heads": weights.heads[0]}
     tried = {name: list(candidates(name, rows, *matrix.shape)) for name, matrix in matrices.items()}
     jobs = [(name, rows, *matrices[name].shape, tile) for name, tiles in tried.items() for tile in tiles]
     with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as pool:
@@ -234,7 +230,8 @@ def main() -> None:
             tune(weights, rows)
         return
     fused, plain = FusedPredictor(weights), PlainPredictor(weights)
-    errors(weights, {"plain": plain, "fused": fused, "fixed": FusedPredictor(weights, FIXED_TILES)})
+    for rows in arguments.rows:
+        errors(weights, {"plain": plain, "fused": fused, "fixed": FusedPredictor(weights, FIXED_TILES)}, rows)
     alone, cold = FusedPredictor(weights), FusedPredictor(weights)
     alone._early, cold._ahead = False, [weights.heads[0, :0]] * len(cold._ahead)
     print("rows   fused ms   not bringing weights   nor overlapping   plain ms", flush=True)

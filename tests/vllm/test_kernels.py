@@ -1,20 +1,20 @@
-"""The kernels compute what `frames` computes, on the GPU if there is one, else in Triton's interpreter."""
+"""The kernels compute what `frames` computes: in bfloat16 on the GPU if there is one, else in Triton's interpreter."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 
-from duotone.stages.errors import CheckpointError
 from duotone.stages.talker.frames import FrameCompleter, NewFrames, PlainPredictor, draw_codes
-from duotone.stages.talker.kernels import FIXED_TILES, TILES, FusedPredictor
+from duotone.stages.talker.kernels import FIXED_TILES, TILES, FusedPredictor, fits
 from duotone.stages.types import Sampling
 
-from ..stages.talker.small_predictor import HIDDEN, frame_weights, random_talker, talker_config
+from ..stages.talker.small_predictor import HIDDEN, fitting_config, frame_weights, random_talker, talker_config
 
 pytestmark = pytest.mark.filterwarnings("default")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ON_GPU = torch.cuda.is_available()
+DEVICE, DTYPE, TOLERANCE = ("cuda", torch.bfloat16, 2e-2) if ON_GPU else ("cpu", torch.float32, 1e-5)
 REQUESTS = [
     Sampling(seed=1, temperature=0.0),
     Sampling(seed=2, subtalker_temperature=0.7, subtalker_top_k=5),
@@ -22,48 +22,99 @@ REQUESTS = [
     Sampling(seed=4, subtalker_top_k=20, subtalker_top_p=0.6),
     Sampling(seed=5, subtalker_top_k=0),
 ]
+EACH = np.arange(len(REQUESTS))
+FRAMES = NewFrames(EACH, EACH, np.full_like(EACH, 2), np.full_like(EACH, 7))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "tiles"), [(6, 2, TILES), (4, 4, FIXED_TILES)])
+def fitting_weights(heads=4, kv_heads=2):
+    return frame_weights(random_talker(fitting_config(heads, kv_heads), DEVICE, DTYPE))
+
+
+def wide(weights):
+    """What a pass reads, in float64."""
+    decoder = weights.decoder
+    layers = tuple(
+        replace(layer, **{field.name: getattr(layer, field.name).double() for field in fields(layer)[1:]})
+        for layer in decoder.layers
+    )
+    rope = weights.rope.to(weights.rope.cos.device, torch.float64)
+    decoder = replace(decoder, layers=layers, norm=decoder.norm.double())
+    return replace(weights, decoder=decoder, heads=weights.heads.double(), rope=rope)
+
+
+def completer(predictor):
+    made = FrameCompleter(predictor, len(REQUESTS))
+    for slot, sampling in enumerate(REQUESTS):
+        made.enter(slot, sampling)
+    return made
+
+
+def hidden_and_code0():
+    hidden = torch.randn(len(REQUESTS), HIDDEN, generator=torch.Generator().manual_seed(3))
+    return hidden.to(DEVICE, DTYPE), torch.tensor([3, 1, 4, 1, 5], device=DEVICE)
+
+
+def error(value, expected):
+    """Root mean square over root mean square."""
+    return ((value.double() - expected).square().sum() / expected.square().sum()).sqrt().item()
+
+
+@pytest.mark.skipif(ON_GPU, reason="bfloat16 rounds otherwise in every order of summing")
+@pytest.mark.parametrize(("heads", "kv_heads", "tiles"), [(12, 4, TILES), (4, 4, FIXED_TILES)])
 def test_whole_frames_are_those_of_the_reference(heads, kv_heads, tiles):
-    weights = frame_weights(random_talker(talker_config(heads, kv_heads), DEVICE))
-    hidden = torch.randn(len(REQUESTS), HIDDEN, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    code0 = torch.tensor([3, 1, 4, 1, 5], device=DEVICE)
+    weights = fitting_weights(heads, kv_heads)
+    assert not fits(weights), "the interpreter computes in float32"
     results = []
-    rows = np.arange(len(REQUESTS))
     for predictor in (PlainPredictor(weights), FusedPredictor(weights, tiles)):
-        completer = FrameCompleter(predictor, len(REQUESTS))
-        for slot, sampling in enumerate(REQUESTS):
-            completer.enter(slot, sampling)
-        codes = completer.complete(hidden, code0, NewFrames(rows, rows, np.full_like(rows, 2), np.full_like(rows, 7)))
-        results.append((codes, completer.slot_inputs))
+        frames = completer(predictor)
+        results.append((frames.complete(*hidden_and_code0(), FRAMES), frames.slot_inputs))
     (expected, expected_inputs), (codes, inputs) = results
     assert torch.equal(codes, expected)
     torch.testing.assert_close(inputs, expected_inputs)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 33, 70])
-@pytest.mark.parametrize("tiles", [TILES, FIXED_TILES])
+@pytest.mark.skipif(not ON_GPU, reason="graphs are captured on a GPU")
+def test_whole_frames_from_a_captured_graph_are_those_of_launches():
+    weights = fitting_weights()
+    assert fits(weights)
+    frames = completer(FusedPredictor(weights, FIXED_TILES))
+    expected = frames.complete(*hidden_and_code0(), FRAMES).clone()
+    expected_inputs = frames.slot_inputs.clone()
+    frames.capture([2, 8])
+    for _ in range(3):
+        frames.slot_inputs.zero_()
+        assert torch.equal(frames.complete(*hidden_and_code0(), FRAMES)[: len(REQUESTS)], expected)
+        assert torch.equal(frames.slot_inputs[EACH], expected_inputs[EACH])
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles"),
+    [(1, TILES), (11, TILES), (17, FIXED_TILES), (40, TILES), *[(128, TILES), (64, FIXED_TILES)] * ON_GPU],
+)
 def test_logits_and_cache_are_those_of_the_reference_for_any_number_of_rows(rows, tiles):
-    weights = frame_weights(random_talker(talker_config(), DEVICE))
-    torch.manual_seed(rows)
-    results = []
-    for predictor in (PlainPredictor(weights), FusedPredictor(weights, tiles)):
-        generator = torch.Generator().manual_seed(rows)
-        cache = weights.new_cache(rows).zero_()
-        for book, positions in ((1, 2), (2, 1)):
-            inputs = torch.randn(rows, positions, weights.heads.shape[2], generator=generator).to(DEVICE)
-            results.append((predictor.logits(inputs, cache, book), cache.clone()))
-    for (expected, expected_cache), (logits, cache) in zip(results[:2], results[2:], strict=True):
-        torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-4)
-        torch.testing.assert_close(cache, expected_cache, atol=1e-4, rtol=1e-4)
+    weights = fitting_weights()
+    exact, fused = PlainPredictor(wide(weights)), FusedPredictor(weights, tiles)
+    expected_cache, cache = exact.weights.new_cache(rows).zero_(), weights.new_cache(rows).zero_()
+    generator = torch.Generator().manual_seed(rows)
+    for book, positions in ((1, 2), (2, 1)):
+        inputs = torch.randn(rows, positions, weights.heads.shape[2], generator=generator).to(DEVICE, DTYPE)
+        expected = exact.logits(inputs.double(), expected_cache, book)
+        for row in error_of_rows(fused.logits(inputs.clone(), cache, book), expected.double()):
+            assert row < TOLERANCE
+    assert error(cache, expected_cache) < TOLERANCE
+
+
+def error_of_rows(values, expected):
+    """`error`, of each row."""
+    return [error(value, right) for value, right in zip(values, expected, strict=True)]
 
 
 def test_with_fixed_tiles_the_number_of_rows_changes_no_bit_of_a_row():
-    weights = frame_weights(random_talker(talker_config(), DEVICE))
+    weights = fitting_weights()
     predictor = FusedPredictor(weights, FIXED_TILES)
-    inputs = torch.randn(40, 2, weights.heads.shape[2], generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    together = predictor.logits(inputs.clone(), weights.new_cache(40), 1)
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(18, 2, weights.heads.shape[2], generator=generator).to(DEVICE, DTYPE)
+    together = predictor.logits(inputs.clone(), weights.new_cache(18), 1)
     alone = predictor.logits(inputs[17:18].clone(), weights.new_cache(1), 1)
     assert torch.equal(alone[0], together[17])
 
@@ -113,8 +164,11 @@ def test_draws_are_those_of_the_reference_for_every_kind_of_request():
     assert torch.equal(inputs[:, 0], table_rows)
 
 
-def test_heads_that_the_kernels_cannot_split_are_refused():
-    weights = frame_weights(random_talker(talker_config()))
-    odd = replace(weights.decoder.layers[0], qk_norm=torch.ones(8, 6))
-    with pytest.raises(CheckpointError, match="head_dim 6"):
-        FusedPredictor(replace(weights, decoder=replace(weights.decoder, layers=(odd,))))
+@pytest.mark.parametrize("change", ["float32", "inputs", "outputs", "head_dim"])
+def test_weights_that_the_kernels_do_not_take_are_left_to_the_reference(change):
+    config = fitting_config(8, 4)
+    changed = {"inputs": {"hidden_size": 256}, "outputs": {"vocab_size": 50}, "head_dim": {"head_dim": 192}}
+    config = replace(config, code_predictor_config=replace(config.code_predictor_config, **changed.get(change, {})))
+    dtype = torch.float32 if change == "float32" else torch.bfloat16
+    assert not fits(frame_weights(random_talker(config, dtype=dtype)))
+    assert fits(frame_weights(random_talker(fitting_config(8, 4), dtype=torch.bfloat16)))

@@ -1,5 +1,7 @@
 """A random code predictor of awkward sizes, as what completing a frame reads."""
 
+from dataclasses import replace
+
 import torch
 
 from duotone.stages.architecture import CodePredictorConfig, TalkerConfig
@@ -28,6 +30,12 @@ def talker_config(heads: int = 6, kv_heads: int = 2, entries: int = 50) -> Talke
         codec_language_id={},
         code_predictor_config=predictor,
     )
+
+
+def fitting_config(heads: int, kv_heads: int) -> TalkerConfig:
+    """A code predictor of one layer whose sizes the kernels take."""
+    predictor = CodePredictorConfig(512, 512, 1, heads, kv_heads, 128, 1e-6, 1e6, vocab_size=192, num_code_groups=16)
+    return replace(talker_config(), code_predictor_config=predictor)
 
 
 def random_talker(config: TalkerConfig, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Talker:
