@@ -5,7 +5,7 @@ ones are as large as the listener's lead allows: how much audio there is beyond 
 powers of two, so that streams of one size are decoded together.
 """
 
-SPENT_SHARE = 0.5
+SPENT_SHARE = 0.25
 """How much of its spare lead a stream spends on collecting a chunk; the rest is for steps that take longer."""
 
 

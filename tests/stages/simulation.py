@@ -84,6 +84,8 @@ class Model:
     frame_s: float = 25e-6
     """A step of Code2Wav, and more for each frame in it."""
     max_batch_frames: int = 256
+    first_batch_frames: int = 64
+    """In a step that somebody waits for in silence."""
     code2wav_steps: int = 0
 
     async def talker(self, channel: _Channel) -> None:
@@ -112,6 +114,7 @@ class Model:
 
     async def code2wav(self, channel: _Channel) -> None:
         pending: dict[int, list[Any]] = {}  # key → deadline, frames, last
+        heard: set[int] = set()
         while True:
             for command in await channel.commands(block=not pending):
                 match command:
@@ -125,20 +128,25 @@ class Model:
                         return
             if not pending:
                 continue
-            urgent = sorted(pending.items(), key=lambda item: item[1][0])
-            frames = 1 << (urgent[0][1][1].bit_length() - 1)
-            alike = [key for key, what in urgent if what[1].bit_length() == frames.bit_length()]
-            keys = alike[: max(1, self.max_batch_frames // frames)]
-            step_s = self.code2wav_s + self.frame_s * frames * len(keys)
+            keys: list[int] = []
+            frames: list[int] = []
+            room = self.max_batch_frames if pending.keys() <= heard else self.first_batch_frames
+            for key, (_, count, _) in sorted(pending.items(), key=lambda item: item[1][0]):
+                if room:
+                    keys.append(key)
+                    frames.append(min(count, room))
+                    room -= frames[-1]
+            heard.update(keys)
+            step_s = self.code2wav_s + self.frame_s * sum(frames)
             self.code2wav_steps += 1
             await asyncio.sleep(step_s)
             ended = []
-            for key in keys:
-                pending[key][1] -= frames
+            for key, count in zip(keys, frames, strict=True):
+                pending[key][1] -= count
                 if not pending[key][1]:
                     ended += [key] * pending.pop(key)[2]
-            samples = bytes(2 * SAMPLES_PER_FRAME * frames * len(keys))
-            channel.events.put_nowait(Samples(keys, [frames] * len(keys), samples, ended, len(keys), step_s))
+            samples = bytes(2 * SAMPLES_PER_FRAME * sum(frames))
+            channel.events.put_nowait(Samples(keys, frames, samples, ended, len(keys), step_s))
 
 
 async def _listen(stream: Stream, record: Record) -> None:

@@ -21,9 +21,9 @@ def test_a_listener_about_to_run_dry_gets_what_is_there():
     assert chunk(3, spare_s=-0.5) == 2
 
 
-def test_half_of_the_spare_time_is_spent_on_collecting_frames():
-    assert [chunk(pending, spare_s=0.080) for pending in (7, 8, 15, 16)] == [0, 8, 8, 16]
-    assert [chunk(pending, spare_s=0.079) for pending in (3, 4)] == [0, 4]
+def test_a_quarter_of_the_spare_time_is_spent_on_collecting_frames():
+    assert [chunk(pending, spare_s=0.160) for pending in (7, 8, 15, 16)] == [0, 8, 8, 16]
+    assert [chunk(pending, spare_s=0.159) for pending in (3, 4)] == [0, 4]
 
 
 def test_a_slow_talker_is_not_waited_for_as_long_as_a_fast_one():
