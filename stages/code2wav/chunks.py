@@ -1,5 +1,6 @@
 """What decodes chunks of streams that lie in slots: the one seam between the engine and a device."""
 
+from bisect import bisect_right
 from collections import deque
 from typing import Protocol
 
@@ -14,9 +15,9 @@ from .decoder import load_decoder
 from .slots import SlotStates
 
 Codes = npt.NDArray[np.int16]
-"""[frames, CODEBOOKS], or [streams, frames, CODEBOOKS]"""
-Samples16 = npt.NDArray[np.int16]
-"""[streams, frames · SAMPLES_PER_FRAME]"""
+"""[frames, CODEBOOKS]"""
+Pcm = npt.NDArray[np.int16]
+"""[frames · SAMPLES_PER_FRAME], one stream after the other"""
 
 FULL_SCALE = 32_767
 """The int16 of the sample 1.0; -1.0 is its negative, so that silence and clipping are symmetric."""
@@ -28,14 +29,21 @@ class ChunkDecoder(Protocol):
     ahead: int
     """How many launches may be made before an older one is read: 0 where a launch computes at once."""
 
-    def launch(self, slots: list[int], positions: list[int], codes: Codes) -> None:
-        """Begin to decode as many frames of each of some streams; those at position 0 begin in silence.
+    def choose(self, pending: list[int], most_frames: int) -> list[int]:
+        """How many of the pending frames of each stream a launch should hold, given the most urgent stream first.
 
-        `positions`: the frames that each stream has had. `codes`: [streams, frames, CODEBOOKS].
+        At least one of the first stream's, at most `most_frames` in all.
         """
         ...
 
-    def read(self) -> Samples16:
+    def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
+        """Begin to decode some frames of each of some streams, as chosen; those at position 0 begin in silence.
+
+        `positions`: the frames that each stream has had.
+        """
+        ...
+
+    def read(self) -> Pcm:
         """The samples of the oldest launch that was not read, once they are there; valid until the next call."""
         ...
 
@@ -46,48 +54,73 @@ def to_int16(samples: Tensor) -> Tensor:
 
 
 class TorchDecoder:
-    """The plain modules, in PyTorch, on any device."""
+    """The plain modules, in PyTorch, on any device: as many frames of each stream, so that its tensors are whole."""
 
     ahead = 0
 
     def __init__(self, checkpoint: Checkpoint, options: Code2WavOptions, sizes: list[int], dtype: torch.dtype) -> None:
-        self._device = options.device
+        """`sizes`: the numbers of frames that a launch may hold of a stream, ascending from 1."""
+        self._device, self._sizes = options.device, sizes
         self._decoder = load_decoder(checkpoint.codec, checkpoint.codec_weights, dtype, options.device)
         self._states = SlotStates(self._decoder, options.slots, dtype, options.device)
-        self._decoded: deque[Samples16] = deque()
+        self._decoded: deque[Pcm] = deque()
         for frames in sizes:
             # The first call of a shape pays for buffers and the choice of a kernel.
             self._decode([0], torch.zeros(1, frames, checkpoint.codec.num_quantizers, dtype=torch.int64))
 
-    def launch(self, slots: list[int], positions: list[int], codes: Codes) -> None:
+    def choose(self, pending: list[int], most_frames: int) -> list[int]:
+        """As many of every stream as the first one can give.
+
+        Streams that have more to give wait for a launch of their own: one long chunk costs less than several short
+        ones, and the urgent launch stays short.
+        """
+        frames = self._chunk(pending[0])
+        room, chosen = most_frames // frames, []
+        for count in pending:
+            chosen.append(frames if room and self._chunk(count) == frames else 0)
+            room -= chosen[-1] > 0
+        return chosen
+
+    def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
         for slot, position in zip(slots, positions, strict=True):
             if position == 0:
                 self._states.reset(slot)
-        self._decoded.append(self._decode(slots, torch.from_numpy(codes)))
+        self._decoded.append(self._decode(slots, torch.from_numpy(np.stack(codes))))
 
-    def read(self) -> Samples16:
+    def read(self) -> Pcm:
         return self._decoded.popleft()
 
+    def _chunk(self, pending: int) -> int:
+        """The largest chunk of so many frames."""
+        return self._sizes[bisect_right(self._sizes, pending) - 1]
+
     @torch.inference_mode()
-    def _decode(self, slots: list[int], codes: Tensor) -> Samples16:
+    def _decode(self, slots: list[int], codes: Tensor) -> Pcm:
         rows = torch.tensor(slots, device=self._device)
         state = self._states.gather(rows)
         samples = self._decoder(codes.to(self._device, torch.int64), state)
         self._states.scatter(rows, state)
-        decoded: Samples16 = to_int16(samples).cpu().numpy()
+        decoded: Pcm = to_int16(samples).flatten().cpu().numpy()
         return decoded
 
 
-def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions, chunk_sizes: list[int]) -> ChunkDecoder:
+def chunk_sizes(max_chunk_frames: int) -> list[int]:
+    """Powers of two, and the largest allowed, ascending."""
+    powers = [1 << bit for bit in range(max_chunk_frames.bit_length())]
+    return powers if powers[-1] == max_chunk_frames else [*powers, max_chunk_frames]
+
+
+def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions) -> ChunkDecoder:
     """The decoder for the device that the options name, warm. Raises CheckpointError and ConfigurationError."""
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
+    max_chunk_frames = min(options.max_chunk_frames, options.max_batch_frames)
     if options.device != "cuda":
-        return TorchDecoder(checkpoint, options, chunk_sizes, dtype)
+        return TorchDecoder(checkpoint, options, chunk_sizes(max_chunk_frames), dtype)
     from .fused import FusedDecoder  # Triton comes with PyTorch for GPUs alone
     from .graphs import GraphDecoder
 
     plain = load_decoder(checkpoint.codec, checkpoint.codec_weights, torch.float32, options.device)
-    fused = FusedDecoder(plain, checkpoint.codec, dtype, options.slots, chunk_sizes[-1])
+    fused = FusedDecoder(plain, checkpoint.codec, dtype, options.slots, max_chunk_frames)
     del plain
     torch.cuda.empty_cache()
-    return GraphDecoder(fused, options.slots, chunk_sizes, options.max_batch_frames)
+    return GraphDecoder(fused, options.max_batch_frames)

@@ -1,12 +1,10 @@
 """Code2Wav's engine: the streams that are open, which of them a step decodes, and their samples as int16.
 
-Continuous batching: streams come and go between steps. A step decodes the same number of frames of each stream in it,
-so its tensors are whole and nothing is padded; how many is up to the most urgent stream. On a GPU a step is launched
+Continuous batching: streams come and go between steps, and the most urgent ones go first. On a GPU a step is launched
 before the one before it is read, so that the device always has work.
 """
 
 import time
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -19,14 +17,11 @@ from ..engine import Engine
 from ..errors import RequestError
 from ..messages import Abort, Decode, Event, Samples, StageCommand
 from ..pipeline import Code2WavOptions
-from ..types import CODEBOOKS
+from ..types import CODEBOOKS, SAMPLES_PER_FRAME
 from .chunks import ChunkDecoder, Codes, make_decoder
 
-
-def chunk_sizes(max_chunk_frames: int) -> list[int]:
-    """The numbers of frames that a step may decode of a stream, ascending: powers of two, and the largest allowed."""
-    powers = [1 << bit for bit in range(max_chunk_frames.bit_length())]
-    return powers if powers[-1] == max_chunk_frames else [*powers, max_chunk_frames]
+FIRST_BATCH_FRAMES = 64
+"""At most so many frames are decoded in a step with the first ones of a stream, for which somebody waits in silence."""
 
 
 @dataclass
@@ -62,7 +57,7 @@ class Step:
     """A launch that was not read."""
 
     streams: list[Stream]
-    frames: int
+    frames: list[int]
     launched_s: float
 
 
@@ -75,10 +70,9 @@ class Code2WavEngine(Engine):
         self.slots = options.slots
         self.codebook_size = checkpoint.codec.codebook_size
         self._max_batch_frames = options.max_batch_frames
-        self._chunk_sizes = chunk_sizes(min(options.max_chunk_frames, options.max_batch_frames))
         self._streams: dict[int, Stream] = {}
         self._free_slots = list(range(options.slots))
-        self._decoder = decoder or make_decoder(checkpoint, options, self._chunk_sizes)
+        self._decoder = decoder or make_decoder(checkpoint, options)
         self._unread: deque[Step] = deque()
         self._read_s = 0.0
 
@@ -105,7 +99,7 @@ class Code2WavEngine(Engine):
         return bool(self._unread) or any(len(stream.pending) or stream.over for stream in self._streams.values())
 
     def step(self) -> Event | None:
-        """Decode one chunk of the most urgent stream and of those that can go with it; say what an older step made."""
+        """Decode a chunk of the most urgent stream and of those that can go with it; say what an older step made."""
         launched = self._launch()
         if launched and len(self._unread) <= self._decoder.ahead:
             return None
@@ -123,14 +117,20 @@ class Code2WavEngine(Engine):
     def _launch(self) -> bool:
         """Launch the next step; False if there is nothing to decode."""
         launched_s = time.perf_counter()
-        batch, frames = self._schedule()
-        if not batch:
+        waiting = [stream for stream in self._streams.values() if len(stream.pending)]
+        if not waiting:
             return False
+        waiting.sort(key=lambda stream: stream.deadline_s)
+        unheard = any(stream.decoded == 0 for stream in waiting)
+        most_frames = min(self._max_batch_frames, FIRST_BATCH_FRAMES) if unheard else self._max_batch_frames
+        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], most_frames)
+        batch = [stream for stream, frames in zip(waiting, chosen, strict=True) if frames]
+        lengths = [frames for frames in chosen if frames]
         positions = [stream.decoded for stream in batch]
-        codes = np.stack([stream.take(frames) for stream in batch])
+        codes = [stream.take(frames) for stream, frames in zip(batch, lengths, strict=True)]
         with record_function("decode chunk"):
             self._decoder.launch([stream.slot for stream in batch], positions, codes)
-        self._unread.append(Step(batch, frames, launched_s))
+        self._unread.append(Step(batch, lengths, launched_s))
         return True
 
     def _read(self) -> Samples:
@@ -141,31 +141,16 @@ class Code2WavEngine(Engine):
         now_s = time.perf_counter()
         # A step that was launched early has waited for the one before it.
         step_s, self._read_s = now_s - max(step.launched_s, self._read_s), now_s
-        for stream in step.streams:
+        keys, frames, heard = [], [], []
+        ends = np.cumsum(step.frames) * SAMPLES_PER_FRAME
+        for stream, count, part in zip(step.streams, step.frames, np.split(samples, ends[:-1]), strict=True):
             stream.unread -= 1
-        heard = [row for row, stream in enumerate(step.streams) if self._streams.get(stream.key) is stream]
-        keys = [step.streams[row].key for row in heard]
-        made = samples if len(heard) == len(samples) else samples[heard]
-        pcm = made.astype("<i2", copy=False).tobytes()
-        return Samples(keys, [step.frames] * len(keys), pcm, [], batch=len(keys), step_s=step_s)
-
-    def _schedule(self) -> tuple[list[Stream], int]:
-        """The streams of the next step, most urgent first, and how many frames it decodes of each.
-
-        Streams that have more to give than the most urgent one wait for a step of their own: one long chunk costs less
-        than several short ones, and the urgent step stays short.
-        """
-        waiting = [stream for stream in self._streams.values() if len(stream.pending)]
-        if not waiting:
-            return [], 0
-        frames = self._chunk(min(waiting, key=lambda stream: stream.deadline_s))
-        ready = [stream for stream in waiting if self._chunk(stream) == frames]
-        ready.sort(key=lambda stream: stream.deadline_s)
-        return ready[: self._max_batch_frames // frames], frames
-
-    def _chunk(self, stream: Stream) -> int:
-        """The largest chunk that a stream which has pending frames can give."""
-        return self._chunk_sizes[bisect_right(self._chunk_sizes, len(stream.pending)) - 1]
+            if self._streams.get(stream.key) is stream:
+                keys.append(stream.key)
+                frames.append(count)
+                heard.append(part)
+        pcm = samples if len(heard) == len(step.streams) else np.concatenate([samples[:0], *heard])
+        return Samples(keys, frames, pcm.astype("<i2", copy=False).tobytes(), [], batch=len(keys), step_s=step_s)
 
     def _read_codes(self, codes: bytes) -> Codes:
         """[frames, CODEBOOKS]. Raises RequestError for a number of bytes or an id that no frame can have."""

@@ -1,9 +1,10 @@
 """The codec decoder for a GPU: the frozen modules' weights, folded for `programs`, and what it remembers of streams.
 
-A call is some 80 kernel launches and nothing that waits: it can be captured in a CUDA graph for each (streams, frames).
+A call is some 80 kernel launches and nothing that waits: it can be captured in a CUDA graph for each number of frames.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -14,7 +15,7 @@ from ..errors import ConfigurationError
 from . import attention, programs
 from .decoder import CodecDecoder
 from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
-from .products import Buffer, Product, Snake, choose_unit_tile, conv_product, split_columns
+from .products import MIN_BLOCK, Product, Rows, Snake, choose_unit_tile, conv_product, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
 
@@ -22,8 +23,27 @@ COPY_BLOCK = 2048
 """Elements of a context that one program copies."""
 WIDEST_UNIT = 192
 """Channels of a residual unit that one program computes whole."""
+ATTENTION_WARPS = 4
 SAMPLES_BLOCK = 64
 """Samples that one program of the last convolution makes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The next frames of some streams, any number of each; streams behind the last one have none. All int32."""
+
+    codes: Tensor
+    """[frames, books], one stream after the other."""
+    owners: Tensor
+    """[frames]: which stream of the batch a frame belongs to, ascending from 0."""
+    begins: Tensor
+    """[frames + 1]: the frame with which a stream begins, and with which the one before it ends."""
+    sources: Tensor
+    """[frames]: the slot that a stream's state is read from."""
+    slots: Tensor
+    """[frames]: the slot that it is written to."""
+    positions: Tensor
+    """[frames]: how many frames a stream has had."""
 
 
 class FusedLayer:
@@ -48,7 +68,7 @@ class FusedLayer:
 
 
 class FusedTransformer:
-    """[streams, T, latent] → the same; keeps the streams' keys and values."""
+    """Rows of latents → the same; keeps the streams' keys and values."""
 
     def __init__(
         self, module: Transformer, config: CodecConfig, dtype: torch.dtype, slots: int, max_frames: int
@@ -66,45 +86,44 @@ class FusedTransformer:
         shape = (len(self.layers), slots, 2, config.num_key_value_heads, self.ring, config.head_dim)
         self.cache = torch.zeros(shape, dtype=dtype, device=device)
 
-    def __call__(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        streams, frames, _ = x.shape
+    def __call__(self, x: Rows, batch: Batch) -> Rows:
         config = self.config
         # The residual stays in float32: it is small, and all layers add to it.
-        hidden = x.new_empty(streams, frames, config.hidden_size, dtype=torch.float32)
-        qkv = x.new_empty(streams, frames, self.layers[0].qkv.columns)
-        attended = x.new_empty(streams, frames, config.num_attention_heads * config.head_dim)
-        product = x.new_empty(streams, frames, config.intermediate_size)
-        out = x.new_empty(streams, frames, config.latent_dim)
-        self.input(x, frames, raw=hidden)
+        hidden = x.fresh(config.hidden_size, torch.float32)
+        qkv = x.fresh(self.layers[0].qkv.columns)
+        attended = x.fresh(config.num_attention_heads * config.head_dim)
+        product, out = x.fresh(config.intermediate_size), x.fresh(config.latent_dim)
+        self.input(x, raw=hidden)
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            layer.qkv(hidden, frames, out=qkv)
-            self._attend(qkv, cache, slots, positions, attended)
-            layer.output(attended, frames, raw=hidden, added=hidden)
-            layer.gate_up(hidden, frames, out=product)
-            layer.down(product, frames, raw=hidden, added=hidden)
-        self.output(hidden, frames, out=out)
+            layer.qkv(hidden, out=qkv)
+            self._attend(qkv.values, cache, batch, attended.values)
+            layer.output(attended, raw=hidden, added=hidden)
+            layer.gate_up(hidden, out=product)
+            layer.down(product, raw=hidden, added=hidden)
+        self.output(hidden, out=out)
         return out
 
-    def _attend(self, qkv: Tensor, cache: Tensor, slots: Tensor, positions: Tensor, out: Tensor) -> None:
-        config, frames = self.config, qkv.shape[1]
+    def _attend(self, qkv: Tensor, cache: Tensor, batch: Batch, out: Tensor) -> None:
+        config = self.config
         half = config.head_dim // 2
-        attention.attend[(len(qkv), config.num_attention_heads)](
+        attention.attend[(len(batch.slots), config.num_attention_heads)](
             qkv,
             cache,
             self.rotation,
-            slots,
-            positions,
+            batch.slots,
+            batch.positions,
+            batch.begins,
             out,
-            frames,
             config.head_dim**-0.5,
             HEADS=config.num_attention_heads,
             KV_HEADS=config.num_key_value_heads,
             HALF=half,
             WINDOW=config.sliding_window,
             RING=self.ring,
-            BLOCK_T=max(16, triton.next_power_of_2(frames)),
-            BLOCK_H=max(16, triton.next_power_of_2(half)),
-            BLOCK_W=max(16, triton.next_power_of_2(config.sliding_window - 1)),
+            BLOCK_T=max(MIN_BLOCK, triton.next_power_of_2(self.ring - config.sliding_window + 1)),
+            BLOCK_H=max(MIN_BLOCK, triton.next_power_of_2(half)),
+            BLOCK_W=max(MIN_BLOCK, triton.next_power_of_2(config.sliding_window - 1)),
+            num_warps=ATTENTION_WARPS,
         )
 
 
@@ -121,26 +140,25 @@ class FusedConvNeXt:
         scaled = block.pwconv2.weight * block.gamma.unsqueeze(1)
         self.narrow = Product(scaled.T, block.pwconv2.bias * block.gamma, dtype)
 
-    def __call__(self, x: Buffer, out: Tensor) -> None:
-        streams, length, channels = x.new.shape
-        normed = x.joined.new_empty(streams, length, channels)
-        wide = x.joined.new_empty(streams, length, self.widen.columns)
-        programs.depthwise_norm[(streams * length,)](
-            x.joined,
+    def __call__(self, x: Rows, out: Rows) -> None:
+        normed, wide = x.fresh(self.channels), x.fresh(self.widen.columns)
+        programs.depthwise_norm[(x.rows,)](
+            x.values,
             self.weight,
             self.bias,
             self.gain,
             self.shift,
-            normed,
-            length,
-            channels,
-            x.joined.stride(0),
+            normed.values,
+            x.owners,
+            x.per_frame,
+            self.channels,
+            x.context_size,
             self.norm_eps,
             TAPS=len(self.weight),
-            BLOCK=triton.next_power_of_2(channels),
+            BLOCK=triton.next_power_of_2(self.channels),
         )
-        self.widen(normed, length, out=wide)
-        self.narrow(wide, length, out=out, added=x.new)
+        self.widen(normed, out=wide)
+        self.narrow(wide, out=out, added=x)
 
 
 class FusedUnit:
@@ -151,22 +169,22 @@ class FusedUnit:
         self.pointwise = conv_product(unit.conv2, dtype, Snake(following))
         self.wide, self.narrow = split_columns(self.pointwise.columns)
 
-    def __call__(self, x: Buffer, added: Tensor, raw: Tensor | None, out: Tensor) -> None:
-        if self.pointwise.columns > WIDEST_UNIT:
-            hidden = torch.empty_like(added)
-            self.dilated(x.joined, x.new.shape[1], out=hidden)
-            self.pointwise(hidden, x.new.shape[1], raw=raw, out=out, added=added)
+    def __call__(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
+        """`added`: x before its activation. `raw` may be `added`."""
+        if x.channels > WIDEST_UNIT:
+            hidden = x.fresh(x.channels)
+            self.dilated(x, out=hidden)
+            self.pointwise(hidden, raw=raw, out=out, added=added)
         else:
             self._whole(x, added, raw, out)
 
-    def _whole(self, x: Buffer, added: Tensor, raw: Tensor | None, out: Tensor) -> None:
-        streams, length, channels = x.new.shape
+    def _whole(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         dilated, pointwise = self.dilated, self.pointwise
         assert dilated.snake is not None
         assert pointwise.snake is not None
-        tile = choose_unit_tile(channels, out.element_size())
-        programs.residual_unit[(triton.cdiv(streams * length, tile.m),)](
-            x.joined,
+        tile = choose_unit_tile(x.channels, x.values.element_size())
+        programs.residual_unit[(triton.cdiv(x.rows, tile.m),)](
+            x.values,
             dilated.weight,
             dilated.bias,
             dilated.snake.frequency,
@@ -175,19 +193,20 @@ class FusedUnit:
             pointwise.bias,
             pointwise.snake.frequency,
             pointwise.snake.height,
-            added,
-            raw,
-            out,
-            streams * length,
-            length,
-            channels,
-            dilated.dilation * channels,
-            x.joined.stride(0),
-            added.stride(0),
-            out.stride(0),
+            added.values,
+            None if raw is None else raw.values,
+            out.values,
+            x.owners,
+            x.rows,
+            x.per_frame,
+            x.channels,
+            dilated.dilation * x.channels,
+            x.context_size,
+            added.context_size,
+            out.context_size,
             TAPS=KERNEL,
             REUSE=tile.reuse,
-            EVEN=channels % tile.k == 0 and channels == self.wide + self.narrow,
+            EVEN=x.channels % tile.k == 0 and x.channels == self.wide + self.narrow,
             BLOCK_M=tile.m,
             WIDE=self.wide,
             NARROW=self.narrow,
@@ -210,21 +229,19 @@ class FusedBlock:
         self.spread = conv_product(transposed, dtype, Snake(activations[0], self.rate))
         self.units = [FusedUnit(unit, after, dtype) for unit, after in zip(residual, activations[1:], strict=True)]
 
-    def __call__(self, x: Buffer, following: list[Buffer]) -> None:
-        """`following`: the buffers of the units and of what comes after the block."""
-        streams, length, _ = x.new.shape
-        raw = x.joined.new_empty(streams, length * self.rate, self.channels)
-        # The samples that come of one row are its columns here, and rows from here on.
-        self.spread(x.joined, length, raw=raw, out=following[0].new)
+    def __call__(self, x: Rows, following: list[Rows]) -> None:
+        """`following`: the inputs of the units and of what comes after the block."""
+        raw = following[0].fresh(self.channels)
+        self.spread(x, raw=raw, out=following[0])
         for unit, before, after in zip(self.units, following, following[1:], strict=False):
-            unit(before, raw, None if after is following[-1] else raw, after.new)
+            unit(before, raw, None if after is following[-1] else raw, after)
 
 
 class Contexts:
     """The left contexts of all layers: one row a slot, and their way into a step's buffers and back."""
 
     def __init__(self, sizes: list[tuple[int, int, int]], slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`sizes`: (context, channels, rows a frame) of each buffer."""
+        """`sizes`: (context, channels, rows a frame) of each layer's input."""
         self.sizes = sizes
         blocks, begin, before = [], 0, 0
         for context, channels, rows in sizes:
@@ -235,19 +252,27 @@ class Contexts:
         self._blocks = torch.tensor(blocks, dtype=torch.int32, device=device)
         self._states = torch.zeros(slots, self.width, dtype=dtype, device=device)
 
-    def buffers(self, streams: int, frames: int) -> tuple[Tensor, list[Buffer]]:
-        """Memory for a step, and each layer's part of it."""
-        memory = self._states.new_empty(streams * (self.width + frames * self.frame))
-        lengths = [streams * (rows * frames + context) * width for context, width, rows in self.sizes]
+    def rows(self, owners: Tensor) -> tuple[Tensor, list[Rows]]:
+        """Memory for a batch in which each frame could be a stream's, and each layer's input in it."""
+        frames = len(owners)
+        memory = self._states.new_empty(frames * (self.width + self.frame))
+        parts = torch.split(memory, [frames * (rows + context) * channels for context, channels, rows in self.sizes])
         return memory, [
-            Buffer(part.view(streams, -1, channels), context)
-            for part, (context, channels, _) in zip(torch.split(memory, lengths), self.sizes, strict=True)
+            Rows(part.view(-1, channels), owners, rows, context)
+            for part, (context, channels, rows) in zip(parts, self.sizes, strict=True)
         ]
 
-    def move(self, memory: Tensor, slots: Tensor, frames: int, fill: bool) -> None:
-        """From the states of `slots` into the buffers, or the buffers' last rows into the states."""
+    def fill(self, memory: Tensor, batch: Batch) -> None:
+        """The streams' contexts into the fronts of their rows."""
+        self._move(memory, batch.sources, batch.begins, fill=True)
+
+    def keep(self, memory: Tensor, batch: Batch) -> None:
+        """The ends of the streams' rows into their states."""
+        self._move(memory, batch.slots, batch.begins, fill=False)
+
+    def _move(self, memory: Tensor, slots: Tensor, begins: Tensor, fill: bool) -> None:
         programs.move_contexts[(len(slots), len(self._blocks))](
-            memory, self._states, slots, self._blocks, len(slots), frames, self.width, FILL=fill, BLOCK=COPY_BLOCK
+            memory, self._states, slots, begins, self._blocks, len(slots), self.width, FILL=fill, BLOCK=COPY_BLOCK
         )
 
 
@@ -260,7 +285,7 @@ class FusedDecoder:
         """`decoder` frozen, float32. A chunk has at most `max_frames` frames. Raises ConfigurationError."""
         if config.head_dim % 2:
             raise ConfigurationError(f"code2wav: head_dim {config.head_dim} is odd")
-        self.silent_slot, self.idle_slot = slots, slots + 1
+        self.max_frames, self.silent_slot, self.idle_slot = max_frames, slots, slots + 1
         table, device = decoder.quantizer, decoder.pre_conv.conv.weight.device
         assert isinstance(table, CodeTable)
         self.table = table.table.to(dtype)
@@ -282,7 +307,7 @@ class FusedDecoder:
         self.contexts = Contexts(list(self._sizes()), slots + 2, dtype, device)
 
     def _sizes(self) -> Iterator[tuple[int, int, int]]:
-        """(context, channels, rows a frame) of every buffer, in the order of the layers."""
+        """(context, channels, rows a frame) of every input that has a context, in the order of the layers."""
         rows = 1
         yield self.pre_conv.context, self.pre_conv.channels, rows
         for spread, block in self.upsample:
@@ -296,54 +321,56 @@ class FusedDecoder:
                 yield unit.dilated.context, unit.dilated.channels, rows
         yield self.last.context, self.last.channels, rows
 
-    def __call__(self, codes: Tensor, sources: Tensor, slots: Tensor, positions: Tensor, samples: Tensor) -> None:
-        """The next frames of some streams: codes int [streams, T, books] → `samples` [streams, T · 1920].
-
-        All int32 but samples, which are int16, or float32 for tests. `sources` are the slots that the states are read
-        from, `slots` those they are written to, `positions` the frames that each stream has had.
-        """
-        streams, frames, _ = codes.shape
-        memory, buffers = self.contexts.buffers(streams, frames)
-        self.contexts.move(memory, sources, frames, fill=True)
-        coded, *resized, first = buffers[: 2 + len(self.upsample)]
-        self._sum_codes(codes, coded)
-        hidden = self.table.new_empty(streams, frames, self.pre_conv.columns)
-        self.pre_conv(coded.joined, frames, raw=hidden)
-        hidden = self.transformer(hidden, slots, positions)
-        for (spread, block), buffer in zip(self.upsample, resized, strict=True):
-            spread(hidden, hidden.shape[1], out=buffer.new)
-            hidden = first.new if buffer is resized[-1] else torch.empty_like(buffer.new)
-            block(buffer, hidden)
-        vocoder = buffers[2 + len(self.upsample) :]
-        self.first(first.joined, first.new.shape[1], out=vocoder[0].new)
-        for index, run in enumerate(self.blocks):
-            step = 1 + len(run.units)
-            run(vocoder[index * step], vocoder[index * step + 1 : index * step + step + 1])
+    def __call__(self, batch: Batch, samples: Tensor) -> None:
+        """`samples` [frames · 1920]: int16, or float32 for tests."""
+        memory, inputs = self.contexts.rows(batch.owners)
+        self.contexts.fill(memory, batch)
+        coded, *resized, first = inputs[: 2 + len(self.upsample)]
+        self._sum_codes(batch, coded)
+        hidden = coded.fresh(self.pre_conv.columns)
+        self.pre_conv(coded, out=hidden)
+        hidden = self.transformer(hidden, batch)
+        for (spread, block), rows, after in zip(self.upsample, resized, [*resized[1:], None], strict=True):
+            spread(hidden, out=rows)
+            hidden = first if after is None else rows.fresh(rows.channels)
+            block(rows, hidden)
+        vocoder = inputs[2 + len(self.upsample) :]
+        self.first(first, out=vocoder[0])
+        for index, block in enumerate(self.blocks):
+            step = 1 + len(block.units)
+            block(vocoder[index * step], vocoder[index * step + 1 : index * step + step + 1])
         self._to_samples(vocoder[-1], samples)
-        self.contexts.move(memory, slots, frames, fill=False)
+        self.contexts.keep(memory, batch)
 
-    def _sum_codes(self, codes: Tensor, out: Buffer) -> None:
-        assert codes.is_contiguous()
-        streams, frames, books = codes.shape
-        entries, width = len(self.table) // books, self.table.shape[1]
+    def _sum_codes(self, batch: Batch, out: Rows) -> None:
+        frames, books = batch.codes.shape
+        assert batch.codes.is_contiguous()
+        width = out.channels
         block = min(512, triton.next_power_of_2(width))
-        programs.sum_codes[(streams * frames, triton.cdiv(width, block))](
-            codes, self.table, out.new, frames, width, entries, out.joined.stride(0), BOOKS=books, BLOCK=block
+        programs.sum_codes[(frames, triton.cdiv(width, block))](
+            batch.codes,
+            self.table,
+            out.values,
+            out.owners,
+            width,
+            len(self.table) // books,
+            out.context_size,
+            BOOKS=books,
+            BLOCK=block,
         )
 
-    def _to_samples(self, x: Buffer, samples: Tensor) -> None:
-        streams, length, channels = x.new.shape
-        rows = streams * length
-        programs.to_samples[(triton.cdiv(rows, SAMPLES_BLOCK),)](
-            x.joined,
+    def _to_samples(self, x: Rows, samples: Tensor) -> None:
+        programs.to_samples[(triton.cdiv(x.rows, SAMPLES_BLOCK),)](
+            x.values,
             self.last.weight,
             self.last.bias,
             samples,
-            rows,
-            length,
-            x.joined.stride(0),
-            channels,
+            x.owners,
+            x.rows,
+            x.per_frame,
+            x.context_size,
+            x.channels,
             len(self.last.weight),
             BLOCK_M=SAMPLES_BLOCK,
-            BLOCK_K=min(128, triton.next_power_of_2(channels)),
+            BLOCK_K=min(128, triton.next_power_of_2(x.channels)),
         )

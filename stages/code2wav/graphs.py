@@ -1,4 +1,4 @@
-"""The decoder on a GPU: a captured CUDA graph for each (streams, frames), codes going up and samples coming down.
+"""The decoder on a GPU: a captured CUDA graph for each size of a batch, codes going up and samples coming down.
 
 Everything runs on one stream of high priority, in the order of the launches: a slot can be given to another stream as
 soon as its last launch was made. The worker's main thread alone calls.
@@ -9,17 +9,18 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ..types import CODEBOOKS, SAMPLES_PER_FRAME
-from .chunks import Codes, Samples16
-from .fused import FusedDecoder
+from .chunks import Codes, Pcm
+from .fused import Batch, FusedDecoder
 
 AHEAD = 1
 """Launches that may be made before the one before them is read."""
-ROWS = 3
-"""Rows of numbers in front of the codes: the streams' sources, slots and positions, as a FusedDecoder takes them."""
+ROWS = 5
+"""Rows of numbers in front of the codes: all of a Batch but them."""
 
 
 @dataclass(frozen=True)
@@ -27,42 +28,32 @@ class Staging:
     """Pinned host memory of a launch, and what tells that its samples have arrived."""
 
     inputs: Tensor
-    """int32: [ROWS, most streams], then the codes."""
+    """int32: [ROWS, row], then the codes."""
     samples: Tensor
     """int16."""
     done: torch.cuda.Event
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A launch that was not read."""
-
-    staging: Staging
-    streams: int
-    samples: int
-
-
-def stream_counts(most: int) -> list[int]:
-    """The numbers of streams that graphs are captured for, ascending to `most`: at most a half more than any below."""
-    steps = (count << bit for bit in range(most.bit_length()) for count in (1, 3))
-    return sorted({*(count for count in steps if count < most), most})
+def batch_sizes(most: int) -> list[int]:
+    """The numbers of frames that graphs are captured for, ascending to `most`: a quarter of the size apart at most."""
+    steps = (count << bit for bit in range(most.bit_length()) for count in (4, 5, 6, 7))
+    return sorted({*(count for count in (1, 2, 3, *steps) if count < most), most})
 
 
 class GraphDecoder:
-    """A ChunkDecoder that decodes up to `max_batch_frames` frames a launch."""
+    """A ChunkDecoder whose launches hold any number of frames of each stream, up to `max_batch_frames` in all."""
 
     ahead = AHEAD
 
-    def __init__(self, decoder: FusedDecoder, streams: int, chunk_sizes: list[int], max_batch_frames: int) -> None:
+    def __init__(self, decoder: FusedDecoder, max_batch_frames: int) -> None:
         """Compile and capture, the largest first, which the others' memory is a part of."""
         self._decoder = decoder
-        self._counts = {frames: stream_counts(min(streams, max_batch_frames // frames)) for frames in chunk_sizes}
+        self._sizes = batch_sizes(max_batch_frames)
         # Rows of numbers that begin at multiples of 16 bytes need no kernels of their own.
-        self._row = -(-streams // 4) * 4
-        most_frames = max(counts[-1] * frames for frames, counts in self._counts.items())
-        size, device = ROWS * self._row + most_frames * CODEBOOKS, decoder.table.device
+        self._row = (max_batch_frames // 4 + 1) * 4
+        size, device = ROWS * self._row + max_batch_frames * CODEBOOKS, decoder.table.device
         self._inputs = torch.zeros(size, dtype=torch.int32, device=device)
-        self._samples = torch.empty(most_frames * SAMPLES_PER_FRAME, dtype=torch.int16, device=device)
+        self._samples = torch.empty(max_batch_frames * SAMPLES_PER_FRAME, dtype=torch.int16, device=device)
         self._stagings = deque(
             Staging(
                 torch.zeros(size, dtype=torch.int32, pin_memory=True),
@@ -71,56 +62,76 @@ class GraphDecoder:
             )
             for _ in range(AHEAD + 1)
         )
-        self._unread: deque[Launch] = deque()
+        self._unread: deque[tuple[Staging, int]] = deque()
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        shapes = [(count, frames) for frames, counts in self._counts.items() for count in counts]
-        shapes.sort(key=lambda shape: shape[0] * shape[1], reverse=True)
-        self._graphs = {shape: self._capture(*shape) for shape in shapes}
+        self._graphs = {frames: self._capture(frames) for frames in reversed(self._sizes)}
 
-    def launch(self, slots: list[int], positions: list[int], codes: Codes) -> None:
-        count, frames, _ = codes.shape
-        counts = self._counts[frames]
-        streams = counts[bisect_left(counts, count)]
+    def choose(self, pending: list[int], most_frames: int) -> list[int]:
+        """All that is pending of the first streams, as far as there is room."""
+        chosen = []
+        for frames in pending:
+            chosen.append(min(frames, self._decoder.max_frames, most_frames))
+            most_frames -= chosen[-1]
+        return chosen
+
+    def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
         staging = self._stagings[0]
         self._stagings.rotate(-1)
-        inputs = staging.inputs.numpy()
-        rows = inputs[: ROWS * self._row].reshape(ROWS, self._row)
-        rows[:, count:streams] = [[self._decoder.silent_slot], [self._decoder.idle_slot], [0]]
-        rows[1:, :count] = slots, positions
-        rows[0, :count] = np.where(rows[2, :count] == 0, self._decoder.silent_slot, slots)
-        inputs[rows.size : rows.size + codes.size] = codes.reshape(-1)
-        used = rows.size + streams * frames * CODEBOOKS
-        samples = count * frames * SAMPLES_PER_FRAME
+        joined = np.concatenate(codes)
+        used = len(joined)
+        frames = self._sizes[bisect_left(self._sizes, used)]
+        self._write(staging.inputs.numpy(), frames, slots, positions, [len(chunk) for chunk in codes])
+        front = ROWS * self._row
+        staging.inputs.numpy()[front : front + joined.size] = joined.reshape(-1)
         with torch.cuda.stream(self._stream):
-            self._inputs[:used].copy_(staging.inputs[:used], non_blocking=True)
-            self._graphs[streams, frames].replay()
+            size, samples = front + frames * CODEBOOKS, used * SAMPLES_PER_FRAME
+            self._inputs[:size].copy_(staging.inputs[:size], non_blocking=True)
+            self._graphs[frames].replay()
             staging.samples[:samples].copy_(self._samples[:samples], non_blocking=True)
             staging.done.record()
-        self._unread.append(Launch(staging, count, samples))
+        self._unread.append((staging, samples))
 
-    def read(self) -> Samples16:
-        launch = self._unread.popleft()
-        launch.staging.done.synchronize()
-        samples: Samples16 = launch.staging.samples.numpy()[: launch.samples].reshape(launch.streams, -1)
+    def read(self) -> Pcm:
+        staging, count = self._unread.popleft()
+        staging.done.synchronize()
+        samples: Pcm = staging.samples.numpy()[:count]
         return samples
 
+    def _write(
+        self, inputs: npt.NDArray[np.int32], frames: int, slots: list[int], positions: list[int], lengths: list[int]
+    ) -> None:
+        """The numbers of a batch of `frames`; those that no stream has are an idle one's."""
+        sources, targets, seen, owners, begins = inputs[: ROWS * self._row].reshape(ROWS, self._row)
+        count = len(slots)
+        sources[count], targets[count], seen[count] = self._decoder.silent_slot, self._decoder.idle_slot, 0
+        targets[:count], seen[:count] = slots, positions
+        sources[:count] = np.where(seen[:count] == 0, self._decoder.silent_slot, slots)
+        begins[0], begins[count + 1 : frames + 1] = 0, frames
+        np.cumsum(lengths, out=begins[1 : count + 1])
+        owners[:frames] = count
+        owners[: begins[count]] = np.repeat(np.arange(count), lengths)
+
     @torch.inference_mode()
-    def _capture(self, streams: int, frames: int) -> torch.cuda.CUDAGraph:
-        """Run once, which compiles, on streams that nobody hears; then capture."""
-        idle = torch.tensor([self._decoder.silent_slot, self._decoder.idle_slot, 0], dtype=torch.int32)
-        self._inputs[: ROWS * self._row].copy_(idle.repeat_interleave(self._row))
+    def _capture(self, frames: int) -> torch.cuda.CUDAGraph:
+        """Run once, which compiles, on a stream that nobody hears; then capture."""
+        numbers = torch.zeros(ROWS * self._row, dtype=torch.int32)
+        self._write(numbers.numpy(), frames, [], [], [])
+        self._inputs[: len(numbers)].copy_(numbers)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._decode(streams, frames)
+            self._decode(frames)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            self._decode(streams, frames)
+            self._decode(frames)
         return graph
 
-    def _decode(self, streams: int, frames: int) -> None:
-        sources, slots, positions = self._inputs[: ROWS * self._row].view(ROWS, -1)[:, :streams]
-        codes = self._inputs[ROWS * self._row :][: streams * frames * CODEBOOKS].view(streams, frames, CODEBOOKS)
-        samples = self._samples[: streams * frames * SAMPLES_PER_FRAME].view(streams, -1)
-        self._decoder(codes, sources, slots, positions, samples)
+    def _decode(self, frames: int) -> None:
+        front = ROWS * self._row
+        sources, slots, positions, owners, begins = self._inputs[:front].view(ROWS, -1)
+        codes = self._inputs[front : front + frames * CODEBOOKS].view(frames, CODEBOOKS)
+        batch = Batch(
+            codes, owners[:frames], begins[: frames + 1], sources[:frames], slots[:frames], positions[:frames]
+        )
+        self._decoder(batch, self._samples[: frames * SAMPLES_PER_FRAME])

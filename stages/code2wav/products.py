@@ -62,16 +62,34 @@ def choose_unit_tile(channels: int, bytes_: int) -> Tile:
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """Rows of streams with their left context in front: a view [streams, context + T, channels]."""
+class Rows:
+    """What a layer makes of a batch: rows of its streams, one stream after the other."""
 
-    joined: Tensor
-    context: int
+    values: Tensor
+    """[frames · per_frame + streams · context, channels], contiguous."""
+    owners: Tensor
+    """int32 [frames]: which stream of the batch a frame belongs to, ascending from 0."""
+    per_frame: int
+    context: int = 0
+    """Rows in front of those of each stream: the last ones of the stream's past."""
 
     @property
-    def new(self) -> Tensor:
-        """[streams, T, channels]: the part that a step writes."""
-        return self.joined[:, self.context :]
+    def channels(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Without those of contexts."""
+        return len(self.owners) * self.per_frame
+
+    @property
+    def context_size(self) -> int:
+        """Elements of a context."""
+        return self.context * self.channels
+
+    def fresh(self, channels: int, dtype: torch.dtype | None = None) -> "Rows":
+        """As many rows, not yet written and without contexts."""
+        return Rows(self.values.new_empty(self.rows, channels, dtype=dtype), self.owners, self.per_frame)
 
 
 class Snake:
@@ -105,42 +123,33 @@ class Product:
         self.bias = None if bias is None else bias.float().contiguous()
         self.snake, self.activation, self.norm_eps = snake, activation, norm_eps
 
-    def __call__(
-        self,
-        x: Tensor,
-        length: int,
-        *,
-        out: Tensor | None = None,
-        raw: Tensor | None = None,
-        added: Tensor | None = None,
-    ) -> None:
-        """Of `length` rows of each stream: x is [streams, at least length, channels], what is written likewise.
+    def __call__(self, x: Rows, *, out: Rows | None = None, raw: Rows | None = None, added: Rows | None = None) -> None:
+        """`raw`, which has no contexts, gets product, bias and `added`; `out` the same after the activations.
 
-        `raw`, contiguous, gets product, bias and `added`; `out` the same after the activations.
+        What a transposed convolution makes of one row are several, side by side here and one below the other in `out`.
         """
-        rows = len(x) * length
-        tile = choose_tile(rows, self.columns, self.depth, self.taps, self.weight.element_size())
+        tile = choose_tile(x.rows, self.columns, self.depth, self.taps, self.weight.element_size())
         wide, narrow = split_columns(tile.n)
-        grid = (triton.cdiv(rows, tile.m) * triton.cdiv(self.columns, tile.n),)
-        programs.product[grid](
-            x,
+        programs.product[(triton.cdiv(x.rows, tile.m) * triton.cdiv(self.columns, tile.n),)](
+            x.values,
             self.weight,
             self.bias,
-            added,
-            raw,
-            out,
+            None if added is None else added.values,
+            None if raw is None else raw.values,
+            None if out is None else out.values,
             None if self.snake is None else self.snake.frequency,
             None if self.snake is None else self.snake.height,
-            rows,
-            length,
+            x.owners,
+            x.rows,
+            x.per_frame,
             self.columns,
             self.depth,
             self.taps,
-            self.dilation * x.shape[2],
-            x.shape[2],
-            x.stride(0),
-            0 if added is None else added.stride(0),
-            0 if out is None else out.stride(0),
+            self.dilation * x.channels,
+            x.channels,
+            x.context_size,
+            0 if added is None else added.context_size,
+            0 if out is None else out.context_size,
             self.norm_eps,
             ACTIVATION=self.activation,
             REUSE=tile.reuse,

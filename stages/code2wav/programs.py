@@ -1,8 +1,9 @@
 """Triton kernels of the codec decoder on a GPU: channels last, bias, residual, norm and activation in the products.
 
-A convolution's input lies in a buffer [streams, context + T, channels], its left context in front. A row and the rows
-below it that its other taps read are then so many runs of one flat row: every convolution is a matrix product whose
-left side is read in place. The modules of `layers` are the reference.
+A batch holds any number of frames of each of its streams, one stream after the other. What a layer makes of them is
+rows [frames · per_frame, channels]; a convolution's input has its left context in front of each stream's rows, so that
+the taps read whole rows in place. `owners` tells which stream of the batch a frame belongs to. `*_context` are the
+elements of such a context, 0 where there is none. The modules of `layers` are the reference.
 """
 
 import triton
@@ -15,7 +16,7 @@ MIN_BLOCK = tl.constexpr(16)
 FULL_SCALE = tl.constexpr(32_767)
 
 
-@triton.jit(do_not_specialize=["rows", "length"])
+@triton.jit(do_not_specialize=["rows"])
 def product(
     x,
     weight,
@@ -25,16 +26,17 @@ def product(
     out,
     frequency,
     height,
+    owners,
     rows,
-    length,
+    per_frame,
     columns,
     depth,
     taps,
     tap_stride,
     row_stride,
-    x_stride,
-    added_stride,
-    out_stride,
+    x_context,
+    added_context,
+    out_context,
     eps,
     ACTIVATION: tl.constexpr,
     REUSE: tl.constexpr,
@@ -45,17 +47,16 @@ def product(
     NARROW: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Rows [streams · length] of x times weight [taps · depth, columns], of each tile the epilogue's results.
+    """`rows` of x times weight [taps · depth, columns], and of each tile what `_finish` says.
 
-    A tile has WIDE and NARROW columns. `*_stride` lead from stream to stream. With `eps` each row of x is
-    RMS-normalised; the norm's weight is part of `weight`. The rest is said at `_finish`.
+    A tile has WIDE and NARROW columns. With `eps` each row of x is RMS-normalised; the norm's weight is in `weight`.
     """
     tiles_n = tl.cdiv(columns, WIDE + NARROW)
     m = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     first_n = tl.program_id(0) % tiles_n * (WIDE + NARROW)
     n, narrow = first_n + tl.arange(0, WIDE), first_n + WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
-    stream, at = _place(m, rows, length)
-    left = x + (stream * x_stride + at * row_stride)[:, None]
+    row, owner = _place(m, rows, per_frame, owners)
+    left = x + (row * row_stride + owner * x_context)[:, None]
     total, total_narrow, squares = _multiply(
         left, weight, n, narrow, columns, depth, taps, tap_stride,
         eps is not None, REUSE, EVEN_K, EVEN_N, BLOCK_M, WIDE, NARROW, BLOCK_K,
@@ -64,17 +65,17 @@ def product(
         scale = tl.rsqrt(squares / depth + eps)[:, None]
         total, total_narrow = total * scale, total_narrow * scale
     _finish(
-        total, bias, added, raw, out, frequency, height, m, stream, at, n, rows, columns, added_stride, out_stride,
+        total, bias, added, raw, out, frequency, height, m, owner, n, rows, columns, added_context, out_context,
         ACTIVATION,
     )  # fmt: skip
     if NARROW > 0:
         _finish(
-            total_narrow, bias, added, raw, out, frequency, height, m, stream, at, narrow, rows, columns, added_stride,
-            out_stride, ACTIVATION,
+            total_narrow, bias, added, raw, out, frequency, height, m, owner, narrow, rows, columns, added_context,
+            out_context, ACTIVATION,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "length"])
+@triton.jit(do_not_specialize=["rows"])
 def residual_unit(
     x,
     dilated,
@@ -88,13 +89,14 @@ def residual_unit(
     added,
     raw,
     out,
+    owners,
     rows,
-    length,
+    per_frame,
     channels,
     tap_stride,
-    x_stride,
-    added_stride,
-    out_stride,
+    x_context,
+    added_context,
+    out_context,
     TAPS: tl.constexpr,
     REUSE: tl.constexpr,
     EVEN: tl.constexpr,
@@ -109,8 +111,8 @@ def residual_unit(
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n, narrow = tl.arange(0, WIDE), WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
-    stream, at = _place(m, rows, length)
-    left = x + (stream * x_stride + at * channels)[:, None]
+    row, owner = _place(m, rows, per_frame, owners)
+    left = x + (row * channels + owner * x_context)[:, None]
     total, total_narrow, _ = _multiply(
         left, dilated, n, narrow, channels, channels, TAPS, tap_stride,
         False, REUSE, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
@@ -125,20 +127,20 @@ def residual_unit(
         total_narrow = tl.dot(inner, b, total_narrow, input_precision="tf32x3")
         total = tl.dot(inner, _square(pointwise, narrow, n, channels), total, input_precision="tf32x3")
         _finish(
-            total_narrow, bias, added, raw, out, frequency, height, m, stream, at, narrow, rows, channels, added_stride,
-            out_stride, NONE,
+            total_narrow, bias, added, raw, out, frequency, height, m, owner, narrow, rows, channels, added_context,
+            out_context, NONE,
         )  # fmt: skip
     _finish(
-        total, bias, added, raw, out, frequency, height, m, stream, at, n, rows, channels, added_stride, out_stride,
+        total, bias, added, raw, out, frequency, height, m, owner, n, rows, channels, added_context, out_context,
         NONE,
     )  # fmt: skip
 
 
 @triton.jit
-def _place(m, rows, length):
-    """The streams of rows, and where in their streams they lie; of rows beyond the last one the last one's."""
+def _place(m, rows, per_frame, owners):
+    """The rows m, those beyond the last one taken for it, and the streams that they belong to."""
     row = tl.minimum(m, rows - 1)
-    return row // length, row % length
+    return row, tl.load(owners + row // per_frame)
 
 
 @triton.jit
@@ -223,25 +225,23 @@ def _finish(
     frequency,
     height,
     m,
-    stream,
-    at,
+    owner,
     n,
     rows,
     columns,
-    added_stride,
-    out_stride,
+    added_context,
+    out_context,
     ACTIVATION: tl.constexpr,
 ):
     """The end of a tile, in the columns n: total plus `bias` plus `added`, to `raw`, and activated to `out`.
 
-    Each of the four may be None. `frequency` None: no SnakeBeta. `raw` has as many rows as there are, the others lie
-    in streams.
+    Each of the four may be None. `frequency` None: no SnakeBeta. `raw` has no contexts.
     """
     inside = (m < rows)[:, None] & (n < columns)[None, :]
     if bias is not None:
         total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
     if added is not None:
-        added_at = added + (stream * added_stride + at * columns)[:, None] + n[None, :]
+        added_at = added + (m * columns + (owner + 1) * added_context)[:, None] + n[None, :]
         total += tl.load(added_at, mask=inside, other=0.0).to(tl.float32)
     if raw is not None:
         tl.store(raw + (m * columns)[:, None] + n[None, :], total, mask=inside)
@@ -256,7 +256,7 @@ def _finish(
             total = 0.5 * total * (1 + tl.erf(total * 0.7071067811865476))
         if frequency is not None:
             total = _snake(total, frequency, height, n, columns)
-        tl.store(out + (stream * out_stride + at * columns)[:, None] + n[None, :], total, mask=inside)
+        tl.store(out + (m * columns + (owner + 1) * out_context)[:, None] + n[None, :], total, mask=inside)
 
 
 @triton.jit
@@ -273,9 +273,9 @@ def _snake(x, frequency, height, n, columns):
     return x + sine * sine * tl.load(height + n, mask=n < columns, other=0.0)[None, :]
 
 
-@triton.jit(do_not_specialize=["frames"])
-def sum_codes(codes, table, out, frames, width, entries, out_stride, BOOKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The summed table rows of a frame's codes: [streams, T, BOOKS] → rows `width` wide in a buffer."""
+@triton.jit
+def sum_codes(codes, table, out, owners, width, entries, out_context, BOOKS: tl.constexpr, BLOCK: tl.constexpr):
+    """The summed table rows of each frame's codes: [frames, BOOKS] → rows `width` wide."""
     frame = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -283,42 +283,53 @@ def sum_codes(codes, table, out, frames, width, entries, out_stride, BOOKS: tl.c
     for book in tl.static_range(BOOKS):
         code = tl.load(codes + frame * BOOKS + book).to(tl.int32)
         total += tl.load(table + (book * entries + code) * width + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + frame // frames * out_stride + frame % frames * width + columns, total, mask=inside)
+    owner = tl.load(owners + frame)
+    tl.store(out + frame * width + (owner + 1) * out_context + columns, total, mask=inside)
 
 
-@triton.jit(do_not_specialize=["streams", "frames"])
-def move_contexts(buffers, states, slots, blocks, streams, frames, width, FILL: tl.constexpr, BLOCK: tl.constexpr):
-    """The contexts of all layers, between the slots' states and the buffers' beginnings (FILL) or ends.
+@triton.jit(do_not_specialize=["frames"])
+def move_contexts(buffers, states, slots, begins, blocks, frames, width, FILL: tl.constexpr, BLOCK: tl.constexpr):
+    """The contexts of all layers, from the slots' states to the fronts of the streams' rows (FILL), or from their ends.
 
     `blocks` int32 [n, 5]: where a block's layer begins in a slot's state; the elements of a frame of all layers before
     it, of a frame of itself, and of its context; where in that the block begins.
     """
     stream, block = tl.program_id(0), tl.program_id(1)
-    begin, before, frame = (
-        tl.load(blocks + 5 * block),
-        tl.load(blocks + 5 * block + 1),
-        tl.load(blocks + 5 * block + 2),
-    )
-    size, first = tl.load(blocks + 5 * block + 3), tl.load(blocks + 5 * block + 4)
-    at = first + tl.arange(0, BLOCK)
-    inside = at < size
-    buffer = buffers + streams * (begin + frames * before).to(tl.int64) + stream * (size + frames * frame) + at
+    first_frame = tl.load(begins + stream)
+    count = tl.load(begins + stream + 1) - first_frame
+    begin, before = tl.load(blocks + 5 * block), tl.load(blocks + 5 * block + 1)
+    frame, size = tl.load(blocks + 5 * block + 2), tl.load(blocks + 5 * block + 3)
+    at = tl.load(blocks + 5 * block + 4) + tl.arange(0, BLOCK)
+    inside = at < tl.where(count > 0, size, 0)
+    buffer = buffers + frames * (begin + before).to(tl.int64) + stream * size + first_frame * frame + at
     state = states + tl.load(slots + stream).to(tl.int64) * width + begin + at
     if FILL:
         tl.store(buffer, tl.load(state, mask=inside), mask=inside)
     else:
-        tl.store(state, tl.load(buffer + frames * frame, mask=inside), mask=inside)
+        tl.store(state, tl.load(buffer + count * frame, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["length"])
+@triton.jit
 def depthwise_norm(
-    x, weight, bias, gain, shift, out, length, channels, x_stride, eps, TAPS: tl.constexpr, BLOCK: tl.constexpr
+    x,
+    weight,
+    bias,
+    gain,
+    shift,
+    out,
+    owners,
+    per_frame,
+    channels,
+    x_context,
+    eps,
+    TAPS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """A depthwise convolution and LayerNorm, a row a program. `weight` is [TAPS, channels]."""
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
     inside = c < channels
-    at = x + row // length * x_stride + row % length * channels + c
+    at = x + row * channels + tl.load(owners + row // per_frame) * x_context + c
     total = tl.load(bias + c, mask=inside, other=0.0)
     for tap in tl.static_range(TAPS):
         value = tl.load(at + tap * channels, mask=inside, other=0.0).to(tl.float32)
@@ -329,15 +340,26 @@ def depthwise_norm(
     tl.store(out + row * channels + c, normed, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows", "length"])
+@triton.jit(do_not_specialize=["rows"])
 def to_samples(
-    x, weight, bias, samples, rows, length, x_stride, row_stride, depth, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
+    x,
+    weight,
+    bias,
+    samples,
+    owners,
+    rows,
+    per_frame,
+    x_context,
+    row_stride,
+    depth,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
     """The last convolution, to one channel, clamped to -1 … 1; as int16 where `samples` are."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     k = tl.arange(0, BLOCK_K)
-    row = tl.minimum(m, rows - 1)
-    left = x + (row // length * x_stride + row % length * row_stride)[:, None] + k[None, :]
+    row, owner = _place(m, rows, per_frame, owners)
+    left = x + (row * row_stride + owner * x_context)[:, None] + k[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for first in range(0, depth, BLOCK_K):
         inside = k < depth - first

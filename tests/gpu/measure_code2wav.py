@@ -24,10 +24,10 @@ from torch import Tensor
 from duotone.stages.architecture import CodecConfig
 from duotone.stages.code2wav import fused, products
 from duotone.stages.code2wav.decoder import CodecDecoder, load_decoder
-from duotone.stages.code2wav.fused import FusedDecoder, FusedUnit
+from duotone.stages.code2wav.fused import Batch, FusedDecoder, FusedUnit
 from duotone.stages.code2wav.graphs import GraphDecoder
 from duotone.stages.code2wav.layers import freeze
-from duotone.stages.code2wav.products import Buffer, Product, Tile
+from duotone.stages.code2wav.products import Product, Rows, Tile
 from duotone.stages.code2wav.quantizer import Codebook
 from duotone.stages.types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
 from duotone.stages.weights import WeightIndex
@@ -75,28 +75,26 @@ def speed(decoder: CodecDecoder, config: CodecConfig) -> None:
     held_mib = torch.cuda.memory_allocated() / 2**20
     start_s = time.perf_counter()
     built = FusedDecoder(decoder, config, torch.bfloat16, 128, 16)
-    runner = GraphDecoder(built, 128, [1, 2, 4, 8, 16], 1024)
+    runner = GraphDecoder(built, max(streams * frames for streams, frames in SHAPES))
     torch.cuda.synchronize()
     print(f"start: {time.perf_counter() - start_s:.1f} s,", end=" ")
     print(f"GPU memory {torch.cuda.memory_reserved() / 2**20 - held_mib:.0f} MiB beyond the modules'")
     print("streams  frames  alone ms  pipelined ms  times real time")
     rng = np.random.default_rng(0)
     for streams, frames in SHAPES:
-        codes = rng.integers(0, config.codebook_size, (streams, frames, CODEBOOKS)).astype(np.int16)
-        slots, position = list(range(streams)), 0
-        alone, began_s = [], 0.0
+        codes = list(rng.integers(0, config.codebook_size, (streams, frames, CODEBOOKS)).astype(np.int16))
+        slots, positions = list(range(streams)), [100] * streams
+        alone = []
         for _ in range(8):
             began_s = time.perf_counter()
-            runner.launch(slots, [position] * streams, codes)
+            runner.launch(slots, positions, codes)
             runner.read()
             alone.append(1000 * (time.perf_counter() - began_s))
-            position += frames
         runs = 20
-        runner.launch(slots, [position] * streams, codes)
+        runner.launch(slots, positions, codes)
         began_s = time.perf_counter()
         for _ in range(runs):
-            position += frames
-            runner.launch(slots, [position] * streams, codes)
+            runner.launch(slots, positions, codes)
             runner.read()
         ms = 1000 * (time.perf_counter() - began_s) / runs
         runner.read()
@@ -104,12 +102,26 @@ def speed(decoder: CodecDecoder, config: CodecConfig) -> None:
         print(f"{streams:7} {frames:7} {statistics.median(alone[2:]):9.3f} {ms:13.3f} {times:16.0f}", flush=True)
 
 
-def step_arguments(config: CodecConfig, streams: int, frames: int) -> tuple[Tensor, ...]:
+def make_batch(codes: Tensor, sources: list[int], slots: list[int], position: int) -> Batch:
+    """As many frames, int [streams, frames, CODEBOOKS], of each of some streams of the same age."""
+    streams, frames, _ = codes.shape
+    total = streams * frames
+    numbers = torch.zeros(5, total + 1, dtype=torch.int32)
+    numbers[0, :streams], numbers[1, :streams] = torch.tensor(sources), torch.tensor(slots)
+    numbers[2, :streams] = position
+    numbers[3, :total] = torch.arange(streams).repeat_interleave(frames)
+    numbers[4] = (frames * torch.arange(total + 1)).clamp(max=total)
+    sources_, slots_, positions, owners, begins = numbers.cuda()
+    flat = codes.to("cuda", torch.int32).flatten(0, 1).contiguous()
+    return Batch(flat, owners[:total], begins, sources_[:total], slots_[:total], positions[:total])
+
+
+def step_arguments(config: CodecConfig, streams: int, frames: int) -> tuple[Batch, Tensor]:
     """What a FusedDecoder is called with: random codes of streams of which each has had 100 frames."""
-    codes = torch.randint(config.codebook_size, (streams, frames, CODEBOOKS), dtype=torch.int32, device="cuda")
-    slots = torch.arange(streams, dtype=torch.int32, device="cuda")
-    samples = torch.empty(streams, frames * SAMPLES_PER_FRAME, dtype=torch.int16, device="cuda")
-    return codes, slots, slots, torch.full_like(slots, 100), samples
+    slots = list(range(streams))
+    codes = torch.randint(config.codebook_size, (streams, frames, CODEBOOKS))
+    samples = torch.empty(streams * frames * SAMPLES_PER_FRAME, dtype=torch.int16, device="cuda")
+    return make_batch(codes, slots, slots, 100), samples
 
 
 @dataclass(frozen=True)
@@ -139,17 +151,16 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
     calls: list[Call] = []
     product, whole = Product.__call__, FusedUnit._whole
 
-    def record_product(self: Product, x: Tensor, length: int, **options: Tensor | None) -> None:
+    def record_product(self: Product, x: Rows, **options: Rows | None) -> None:
         kind = (self.activation, self.norm_eps is not None, self.taps, *sorted(options))
-        again = functools.partial(product, self, x, length, **options)
-        calls.append(Call(self, again, len(x) * length, self.columns, self.depth * self.taps, self.taps, kind))
+        again = functools.partial(product, self, x, **options)
+        calls.append(Call(self, again, x.rows, self.columns, self.depth * self.taps, self.taps, kind))
         again()
 
-    def record_unit(self: FusedUnit, x: Buffer, *tensors: Tensor | None) -> None:
-        again = functools.partial(whole, self, x, *tensors)
-        rows, channels = x.new.shape[0] * x.new.shape[1], x.new.shape[2]
-        kind = (self.dilated.dilation, tensors[1] is not None)
-        calls.append(Call(self, again, rows, channels, 8 * channels, 7, kind))
+    def record_unit(self: FusedUnit, x: Rows, *others: Rows | None) -> None:
+        again = functools.partial(whole, self, x, *others)
+        kind = (self.dilated.dilation, others[1] is not None)
+        calls.append(Call(self, again, x.rows, x.channels, 8 * x.channels, 7, kind))
         again()
 
     Product.__call__, FusedUnit._whole = record_product, record_unit
@@ -257,16 +268,16 @@ def tiles(streams: int, frames: int, parts: int) -> None:
 
 @torch.inference_mode()
 def decode_fused(config: CodecConfig, decoder: CodecDecoder, dtype: torch.dtype, codes: Tensor, chunk: int) -> Tensor:
-    """[1, frames, 16] → float32 samples, in chunks, in slot 1 of 3, beside a stream that nobody hears."""
+    """[1, frames, 16] → float32 samples, in chunks, in slot 1 of 3, before a stream that nobody hears."""
     built = FusedDecoder(decoder, config, dtype, 3, max(16, chunk))
     heard, position = [], 0
-    for part in codes.to(torch.int32).split(chunk, 1):
-        samples = torch.empty(2, part.shape[1] * SAMPLES_PER_FRAME, device="cuda")
-        sources, slots, positions = torch.tensor(
-            [[3 if position == 0 else 1, 3], [1, 4], [position, 0]], dtype=torch.int32, device="cuda"
-        )
-        built(torch.cat((part, part)), sources, slots, positions, samples)
-        heard.append(samples[:1])
+    for part in codes.split(chunk, 1):
+        count = part.shape[1] * SAMPLES_PER_FRAME
+        samples = torch.empty(2 * count, device="cuda")
+        source = 1 if position else built.silent_slot
+        idle = [built.silent_slot, built.idle_slot]
+        built(make_batch(torch.cat((part, part)), [source, idle[0]], [1, idle[1]], position), samples)
+        heard.append(samples[None, :count])
         position += part.shape[1]
     return torch.cat(heard, 1)
 

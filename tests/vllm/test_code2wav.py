@@ -6,7 +6,7 @@ import torch
 
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.code2wav.decoder import load_decoder
-from duotone.stages.code2wav.fused import FusedDecoder
+from duotone.stages.code2wav.fused import Batch, FusedDecoder
 from duotone.stages.types import SAMPLES_PER_FRAME
 
 from ..golden_outputs import CUSTOM_VOICE, codec_cases
@@ -29,15 +29,21 @@ def fused(request):
 
 @torch.inference_mode()
 def decode(fused, chunks, dtype=torch.float32):
-    """The samples, [streams, frames · 1920], of (slot, position, codes [frames, 16]) of as many frames each."""
-    slots = [slot for slot, _, _ in chunks]
-    positions = [position for _, position, _ in chunks]
-    sources = [slot if position else fused.silent_slot for slot, position, _ in chunks]
-    sources, slots, positions = torch.tensor([sources, slots, positions], dtype=torch.int32, device=DEVICE)
-    codes = torch.from_numpy(np.stack([codes for _, _, codes in chunks])).to(DEVICE, torch.int32).contiguous()
-    samples = torch.empty(len(codes), codes.shape[1] * SAMPLES_PER_FRAME, dtype=dtype, device=DEVICE)
-    fused(codes, sources, slots, positions, samples)
-    return samples.cpu().numpy()
+    """The samples of each of (slot, position, codes [frames, 16])."""
+    lengths = [len(codes) for _, _, codes in chunks]
+    count, frames = len(chunks), sum(lengths)
+    numbers = np.zeros((5, frames + 1), np.int32)
+    numbers[0, :count] = [slot if position else fused.silent_slot for slot, position, _ in chunks]
+    numbers[1, :count], numbers[2, :count] = [slot for slot, _, _ in chunks], [position for _, position, _ in chunks]
+    numbers[3, :frames] = np.repeat(np.arange(count), lengths)
+    numbers[4, 1:] = frames
+    numbers[4, 1 : count + 1] = np.cumsum(lengths)
+    sources, slots, positions, owners, begins = torch.from_numpy(numbers).to(DEVICE)
+    codes = torch.from_numpy(np.concatenate([codes for _, _, codes in chunks])).to(DEVICE, torch.int32).contiguous()
+    samples = torch.empty(frames * SAMPLES_PER_FRAME, dtype=dtype, device=DEVICE)
+    batch = Batch(codes, owners[:frames], begins, sources[:frames], slots[:frames], positions[:frames])
+    fused(batch, samples)
+    return np.split(samples.cpu().numpy(), np.cumsum(lengths)[:-1] * SAMPLES_PER_FRAME)
 
 
 def assert_heard(samples, case, first_frame, rounding):
@@ -46,14 +52,14 @@ def assert_heard(samples, case, first_frame, rounding):
 
 
 def test_chunks_of_mixed_streams_are_the_references(fused):
-    """A slot used anew, streams of different age beside each other, one that idles, chunks of one frame and of two."""
+    """A slot used anew, streams of different age and different frames beside each other, one that idles."""
     decoder, rounding = fused
     one, two = CASES["codec_05"], CASES["codec_04"]
     (first,) = decode(decoder, [(1, 0, two.codes[:1])])
     assert_heard(first, two, 0, rounding)
-    first, _ = decode(decoder, [(1, 0, one.codes[:2]), (decoder.idle_slot, 0, one.codes[4:6])])
+    first, _ = decode(decoder, [(1, 0, one.codes[:2]), (decoder.idle_slot, 0, one.codes[4:5])])
     assert_heard(first, one, 0, rounding)
-    later, young = decode(decoder, [(1, 2, one.codes[2:3]), (0, 0, two.codes[:1])])
+    later, young = decode(decoder, [(1, 2, one.codes[2:3]), (0, 0, two.codes[:3])])
     assert_heard(later, one, 2, rounding)
     assert_heard(young, two, 0, rounding)
 
@@ -70,5 +76,5 @@ def test_window_of_attention_moves_with_the_stream(fused):
 def test_samples_become_int16_clamped_and_rounded_to_nearest(fused):
     decoder, _ = fused
     codes = CASES["codec_05"].codes[:1]
-    floats, integers = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
+    (floats,), (integers,) = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
     assert np.array_equal(integers, np.rint(floats * np.float32(32_767)).astype(np.int16))

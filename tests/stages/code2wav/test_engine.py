@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.code2wav.chunks import to_int16
-from duotone.stages.code2wav.engine import Code2WavEngine, chunk_sizes
+from duotone.stages.code2wav.chunks import chunk_sizes, to_int16
+from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, Code2WavEngine
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
@@ -215,9 +215,12 @@ class DelayedDecoder:
         self.launches = []
         self.calls = []
 
+    def choose(self, pending, most_frames):
+        return [min(frames, max(0, most_frames - sum(pending[:at]))) for at, frames in enumerate(pending)]
+
     def launch(self, slots, positions, codes):
-        self.calls.append(("launch", slots, positions, codes[:, :, 0].tolist()))
-        self.launches.append(np.repeat(codes[:, :, 0], SAMPLES_PER_FRAME, axis=1))
+        self.calls.append(("launch", slots, positions, [chunk[:, 0].tolist() for chunk in codes]))
+        self.launches.append(np.repeat(np.concatenate(codes)[:, 0], SAMPLES_PER_FRAME))
         assert len(self.launches) <= self.ahead + 1
 
     def read(self):
@@ -296,6 +299,20 @@ def test_slot_of_an_aborted_stream_begins_anew_while_its_last_launch_is_under_wa
     assert decoder.calls == [("launch", [0], [0], [[5, 6]]), ("launch", [0], [0], [[7]]), ("read",), ("read",)]
     assert ear.steps == [[(2, 1)]]
     assert heard_codes(ear, 2) == [7]
+
+
+def test_step_with_first_frames_of_a_stream_is_short(delayed):
+    decoder, ear = delayed(slots=20, max_batch_frames=128)
+    for key in range(1, 10):
+        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
+    ear.run()
+    ear.engine.accept(decode(10, frames(1), deadline_s=0.0))
+    for key in range(1, 10):
+        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
+    ear.run()
+    launched = [sum(map(len, call[3])) for call in decoder.calls if call[0] == "launch"]
+    assert launched == [FIRST_BATCH_FRAMES, FIRST_BATCH_FRAMES, 16, FIRST_BATCH_FRAMES, 1 + 9 * 16 - FIRST_BATCH_FRAMES]
+    assert ear.steps[3][0] == (10, 1)
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():
