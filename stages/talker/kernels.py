@@ -5,6 +5,7 @@ is bound by memory and by the hand-over between launches. On Hopper a launch sta
 its weights, brings those of the product after the next into the L2 cache, and only then waits for its input.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ _HOPPER = (9, 0)
 _INPUTS, _OUTPUTS = 512, 64
 """What the products' inputs and outputs are multiples of."""
 _FINISH_COLUMNS = 512
-ATTEND_WARPS, DRAW_WARPS = 4, 8
+_ATTEND_WARPS, _DRAW_WARPS = 4, 8
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,9 @@ class FusedPredictor:
         rows, count, _ = qkv.shape
         qk_heads, head_dim = layer.qk_norm.shape
         kv_heads = cache.shape[2]
-        group = qk_heads // kv_heads - 1
+        warps = math.gcd(kv_heads, _ATTEND_WARPS)
         out = qkv.new_empty(rows * count, layer.output.shape[1])
-        programs.attend[(rows, kv_heads)](
+        programs.attend[rows, kv_heads // warps](
             qkv,
             layer.qk_norm,
             self.weights.rope.cos,
@@ -169,11 +170,12 @@ class FusedPredictor:
             EARLY=self._early,
             COUNT=count,
             KV_HEADS=kv_heads,
-            GROUP=group,
-            GROUP_BLOCK=triton.next_power_of_2(group),
+            GROUP=qk_heads // kv_heads - 1,
             HALF=head_dim // 2,
-            POSITIONS=CODEBOOKS,
-            num_warps=ATTEND_WARPS,
+            POSITIONS=triton.next_power_of_2(start + count),
+            CACHED=CODEBOOKS,
+            WARPS=warps,
+            num_warps=warps,
             launch_pdl=self._early,
         )
         return out
@@ -200,7 +202,7 @@ class FusedPredictor:
             BLOCK=triton.next_power_of_2(entries),
             SIZE=table.shape[1],
             SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-            num_warps=DRAW_WARPS,
+            num_warps=_DRAW_WARPS,
             launch_pdl=self._early,
         )
         return chosen

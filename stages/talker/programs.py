@@ -137,7 +137,7 @@ def _store_gated(
     gl.store(out + row * (columns // 2) + column, gated.to(out.dtype.element_ty), mask=row < rows)
 
 
-@triton.jit
+@gluon.jit
 def attend(
     qkv,
     qk_norm,
@@ -153,63 +153,66 @@ def attend(
     COUNT: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUP_BLOCK: tl.constexpr,
     HALF: tl.constexpr,
     POSITIONS: tl.constexpr,
+    CACHED: tl.constexpr,
+    WARPS: tl.constexpr,
 ):
-    """One key/value head of one row. A head is held as two halves, which rotation mixes."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """Some key/value heads of one row, one a warp. A head is held as two halves, which rotation mixes.
+
+    POSITIONS are looked at, of CACHED that have room in the cache.
+    """
+    PAST: tl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 4, 8], [WARPS, 1, 1], [2, 1, 0])
+    VECTORS: tl.constexpr = gl.SliceLayout(1, PAST)
+    SCORES: tl.constexpr = gl.SliceLayout(2, PAST)
     HEAD: tl.constexpr = 2 * HALF
     HEADS: tl.constexpr = KV_HEADS * GROUP
-    half = tl.arange(0, HALF)
-    positions = tl.arange(0, POSITIONS)
-    group = tl.arange(0, GROUP_BLOCK)
-    cached = (row * KV_HEADS + head) * POSITIONS * HEAD + positions[:, None] * HEAD + half[None, :]
-    past = (positions < start)[:, None]
-    key_1 = tl.load(keys + cached, mask=past, other=0.0).to(tl.float32)
-    key_2 = tl.load(keys + cached + HALF, mask=past, other=0.0).to(tl.float32)
-    value_1 = tl.load(values + cached, mask=past, other=0.0).to(tl.float32)
-    value_2 = tl.load(values + cached + HALF, mask=past, other=0.0).to(tl.float32)
-    # A group that is no power of two computes its last head more than once.
-    queries = (head * GROUP + tl.minimum(group, GROUP - 1))[:, None] * HEAD + half[None, :]
-    new_key = (HEADS + head) * HEAD + half[None, :]
-    query_norm_1, query_norm_2 = tl.load(qk_norm + queries), tl.load(qk_norm + queries + HALF)
-    key_norm_1, key_norm_2 = tl.load(qk_norm + new_key), tl.load(qk_norm + new_key + HALF)
-    for step in tl.static_range(COUNT):
+    row = gl.program_id(0)
+    head = (gl.program_id(1) * WARPS + gl.arange(0, WARPS, gl.SliceLayout(1, VECTORS)))[:, None]
+    half = gl.arange(0, HALF, gl.SliceLayout(0, VECTORS))[None, :]
+    positions = gl.arange(0, POSITIONS, gl.SliceLayout(0, SCORES))[None, :]
+    cached = ((row * KV_HEADS + head) * CACHED * HEAD + half)[:, None, :] + (positions * HEAD)[:, :, None]
+    past = (positions < start)[:, :, None]
+    key_1 = gl.load(keys + cached, mask=past, other=0.0).to(gl.float32)
+    key_2 = gl.load(keys + cached + HALF, mask=past, other=0.0).to(gl.float32)
+    value_1 = gl.load(values + cached, mask=past, other=0.0).to(gl.float32)
+    value_2 = gl.load(values + cached + HALF, mask=past, other=0.0).to(gl.float32)
+    if EARLY:
+        gl.inline_asm_elementwise(_WAIT, "=r,r", [head], dtype=gl.int32, is_pure=False, pack=1)
+    for step in gl.static_range(COUNT):
         position = start + step
         source = qkv + (row * COUNT + step) * (HEADS + 2 * KV_HEADS) * HEAD
-        angle_cos = tl.load(cos + position * HEAD + half).to(tl.float32)
-        angle_sin = tl.load(sin + position * HEAD + HALF + half).to(tl.float32)
-        if EARLY:
-            gdc_wait()
-            gdc_launch_dependents()
-        here = (positions == position)[:, None]
-        new_1, new_2 = _rotated(source + new_key, key_norm_1, key_norm_2, angle_cos, angle_sin, eps, HALF)
-        key_1, key_2 = tl.where(here, new_1, key_1), tl.where(here, new_2, key_2)
+        angle_cos = gl.load(cos + position * HEAD + half).to(gl.float32)
+        angle_sin = gl.load(sin + position * HEAD + HALF + half).to(gl.float32)
+        here = (positions == position)[:, :, None]
+        new_1, new_2 = _rotated(source, qk_norm, (HEADS + head) * HEAD + half, angle_cos, angle_sin, eps, HALF)
         new_value = source + (HEADS + KV_HEADS + head) * HEAD + half
-        value_1 = tl.where(here, tl.load(new_value).to(tl.float32)[None, :], value_1)
-        value_2 = tl.where(here, tl.load(new_value + HALF).to(tl.float32)[None, :], value_2)
-        tl.store(keys + cached, key_1, mask=here)
-        tl.store(keys + cached + HALF, key_2, mask=here)
-        tl.store(values + cached, value_1, mask=here)
-        tl.store(values + cached + HALF, value_2, mask=here)
-        query_1, query_2 = _rotated(source + queries, query_norm_1, query_norm_2, angle_cos, angle_sin, eps, HALF)
-        scores = tl.sum(query_1[:, None, :] * key_1[None, :, :] + query_2[:, None, :] * key_2[None, :, :], 2) * scale
-        scores = tl.where((positions <= position)[None, :], scores, float("-inf"))
-        shares = tl.exp(scores - tl.max(scores, 1)[:, None])
-        shares /= tl.sum(shares, 1)[:, None]
-        target = out + (row * COUNT + step) * HEADS * HEAD + queries
-        tl.store(target, tl.sum(shares[:, :, None] * value_1[None, :, :], 1))
-        tl.store(target + HALF, tl.sum(shares[:, :, None] * value_2[None, :, :], 1))
+        key_1, key_2 = gl.where(here, new_1[:, None, :], key_1), gl.where(here, new_2[:, None, :], key_2)
+        value_1 = gl.where(here, gl.load(new_value).to(gl.float32)[:, None, :], value_1)
+        value_2 = gl.where(here, gl.load(new_value + HALF).to(gl.float32)[:, None, :], value_2)
+        gl.store(keys + cached, key_1.to(keys.dtype.element_ty), mask=here)
+        gl.store(keys + cached + HALF, key_2.to(keys.dtype.element_ty), mask=here)
+        gl.store(values + cached, value_1.to(keys.dtype.element_ty), mask=here)
+        gl.store(values + cached + HALF, value_2.to(keys.dtype.element_ty), mask=here)
+        for member in gl.static_range(GROUP):
+            at = (head * GROUP + member) * HEAD + half
+            query_1, query_2 = _rotated(source, qk_norm, at, angle_cos, angle_sin, eps, HALF)
+            scores = gl.sum(query_1[:, None, :] * key_1 + query_2[:, None, :] * key_2, 2) * scale
+            scores = gl.where(positions <= position, scores, float("-inf"))
+            shares = gl.exp(scores - gl.max(scores, 1)[:, None])
+            shares = (shares / gl.sum(shares, 1)[:, None])[:, :, None]
+            target = out + (row * COUNT + step) * HEADS * HEAD + at
+            gl.store(target, gl.sum(shares * value_1, 1).to(out.dtype.element_ty))
+            gl.store(target + HALF, gl.sum(shares * value_2, 1).to(out.dtype.element_ty))
 
 
-@triton.jit
-def _rotated(at, norm_1, norm_2, angle_cos, angle_sin, eps, HALF: tl.constexpr):
+@gluon.jit
+def _rotated(source, norm, at, angle_cos, angle_sin, eps, HALF: tl.constexpr):
     """The halves, float32 [heads, HALF], of normalised and rotated heads whose first halves stand at `at`."""
-    first, second = tl.load(at).to(tl.float32), tl.load(at + HALF).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(first * first + second * second, 1) / (2 * HALF) + eps)[:, None]
-    first *= scale * norm_1.to(tl.float32)
-    second *= scale * norm_2.to(tl.float32)
+    first, second = gl.load(source + at).to(gl.float32), gl.load(source + at + HALF).to(gl.float32)
+    scale = gl.rsqrt(gl.sum(first * first + second * second, 1) / (2 * HALF) + eps)[:, None]
+    first *= scale * gl.load(norm + at).to(gl.float32)
+    second *= scale * gl.load(norm + at + HALF).to(gl.float32)
     return first * angle_cos - second * angle_sin, second * angle_cos + first * angle_sin
 
 

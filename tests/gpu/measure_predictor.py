@@ -19,7 +19,7 @@ import torch
 import triton
 
 from duotone.stages.architecture import TalkerConfig
-from duotone.stages.talker import kernels, programs
+from duotone.stages.talker import programs
 from duotone.stages.talker.frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor, Predictor
 from duotone.stages.talker.kernels import FIXED_TILES, TILES, FusedPredictor, Tile
 from duotone.stages.talker.model import Talker
@@ -212,10 +212,7 @@ def tune(weights: FrameWeights, rows: int) -> None:
         print(f"  {name}: {shown}; worst {times[-1][1]} {times[-1][0] * 1000:.1f}", flush=True)
     print(f"  {rows} rows: {best_ms * 1000:.1f} us a pass with {best}", flush=True)
     predictor._tiles = ((1 << 30, best),)
-    for kernels.ATTEND_WARPS, kernels.DRAW_WARPS in ((4, 8), (2, 8), (8, 8), (4, 4), (4, 16)):
-        warps = kernels.ATTEND_WARPS, kernels.DRAW_WARPS
-        print(f"  whole frames, warps of attention and draw {warps}: {graph_ms(predictor, rows)[0]:.3f} ms", flush=True)
-    kernels.ATTEND_WARPS, kernels.DRAW_WARPS = 4, 8
+    print(f"  {rows} rows: {graph_ms(predictor, rows)[0]:.3f} ms for whole frames", flush=True)
 
 
 def main() -> None:
