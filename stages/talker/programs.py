@@ -16,8 +16,6 @@ DEPTH: tl.constexpr = tl.constexpr(64)
 """Inputs that a warp takes in one go."""
 _PIECE: tl.constexpr = tl.constexpr(1024)
 """Bytes of weights that one thread brings into the L2 cache at once."""
-_PIECES: tl.constexpr = tl.constexpr(256)
-"""Pieces that a program brings at a time."""
 _BRING: tl.constexpr = tl.constexpr(
     "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], 1024; mov.b32 $0, 0; }"
 )
@@ -113,15 +111,17 @@ def _inputs(INNER: tl.constexpr, SPLIT: tl.constexpr, LAYOUT: tl.constexpr):
 @gluon.jit
 def _bring_and_wait(ahead, ahead_bytes, WARPS: tl.constexpr):
     """Send this program's share of weights on its way from memory into the L2 cache; wait for the launch in front."""
-    LINE: tl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    THREADS: tl.constexpr = 32 * WARPS
     program = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
-    programs = gl.num_programs(0) * gl.num_programs(1)
-    each = gl.arange(0, _PIECES, LINE)
-    for first in range(program * _PIECES, ahead_bytes // _PIECE, programs * _PIECES):
-        wanted = (first + each < ahead_bytes // _PIECE).to(gl.int32)
-        at = ahead.to(gl.pointer_type(gl.int8)) + (first + each) * _PIECE
+    pieces = ahead_bytes // _PIECE
+    share = gl.cdiv(pieces, gl.num_programs(0) * gl.num_programs(1))
+    thread = gl.arange(0, THREADS, gl.BlockedLayout([1], [32], [WARPS], [0]))
+    for first in range(0, share, THREADS):
+        piece = program * share + first + thread
+        wanted = ((first + thread < share) & (piece < pieces)).to(gl.int32)
+        at = ahead.to(gl.pointer_type(gl.int8)) + piece * _PIECE
         gl.inline_asm_elementwise(_BRING, "=r,l,r", [at, wanted], dtype=gl.int32, is_pure=False, pack=1)
-    gl.inline_asm_elementwise(_WAIT, "=r,r", [each], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_WAIT, "=r,r", [thread], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
