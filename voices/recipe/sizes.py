@@ -66,7 +66,7 @@ CODEC = CodecConfig(
     num_quantizers=BOOKS,
     latent_dim=192,
     decoder_dim=384,
-    sliding_window=72,
+    sliding_window=16,
     upsample_rates=(8, 5, 4, 3),
     upsampling_ratios=(2, 2),
 )

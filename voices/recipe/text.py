@@ -12,7 +12,8 @@ import gzip
 import random
 import re
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .everyday import everyday_sentence
@@ -25,14 +26,14 @@ _ODD = re.compile(
 MAX_WORDS = 34
 MAX_CHARS = 250
 SHARES = {
-    "everyday": 0.26,
+    "everyday": 0.2,
     "example": 0.2,
     "gloss": 0.15,
-    "fortune": 0.08,
+    "fortune": 0.05,
     "bible": 0.04,
-    "gcide": 0.1,
+    "gcide": 0.08,
     "jargon": 0.03,
-    "word": 0.14,
+    "word": 0.25,
 }
 
 
@@ -76,14 +77,10 @@ def wordnet(root: Path) -> tuple[list[str], list[str]]:
     return glosses, examples
 
 
-def common_words(root: Path) -> list[str]:
-    """Lemmas of WordNet by how often their senses were seen in its tagged text, most frequent first."""
-    counts: dict[str, int] = {}
-    for line in (root / "usr/share/wordnet/cntlist.rev").read_text(encoding="latin-1").splitlines():
-        key, _, count = line.split()
-        lemma = key.partition("%")[0].replace("_", " ")
-        counts[lemma] = counts.get(lemma, 0) + int(count)
-    return sorted((w for w in counts if re.fullmatch(r"[a-z]+( [a-z]+)?", w) and len(w) > 1), key=lambda w: -counts[w])
+def vocabulary(sentences: Iterable[str]) -> list[str]:
+    """The words of `sentences` that are no names, most frequent first."""
+    counts = Counter(word for sentence in sentences for word in re.findall(r"(?<![\w'-])[a-z]{2,}(?![\w'-])", sentence))
+    return [word for word, _ in counts.most_common()]
 
 
 def fortunes(root: Path) -> Iterator[str]:
@@ -124,24 +121,23 @@ def word_utterance(words: list[str], rng: random.Random) -> str:
     """A word or a few on their own; frequent words are drawn more often."""
 
     def draw() -> str:
-        return words[min(len(words) - 1, int(len(words) * rng.random() ** 1.4))]
+        return words[min(len(words) - 1, int(len(words) * rng.random() ** 2))]
 
     kind = rng.random()
-    if kind < 0.35:
+    if kind < 0.1:
         return draw().capitalize() + "."
-    if kind < 0.6:
+    if kind < 0.2:
         return f"The word is {draw()}."
-    if kind < 0.7:
+    if kind < 0.25:
         return f"What does {draw()} mean?"
-    listed = [draw() for _ in range(rng.randint(2, 7))]
+    listed = [draw() for _ in range(rng.randint(2, 9))]
     return (", ".join(listed[:-1]) + rng.choice((", ", ", and ")) + listed[-1] + ".").capitalize()
 
 
-def mixture(root: Path, count: int, seed: int = 1) -> list[str]:
+def mixture(root: Path, count: int, seed: int) -> list[str]:
     """`count` utterances in the shares above, shuffled; every fifth or so is two to five sentences together."""
     rng = random.Random(seed)
     glosses, examples = wordnet(root)
-    words = common_words(root)
     found = {
         "example": examples,
         "gloss": glosses,
@@ -151,8 +147,9 @@ def mixture(root: Path, count: int, seed: int = 1) -> list[str]:
         "jargon": dictionary(root / "usr/share/dictd/jargon.dict.dz"),
     }
     pools = {name: list(dict.fromkeys(filter(None, map(clean, sentences)))) for name, sentences in found.items()}
+    words = vocabulary(sentence for pool in pools.values() for sentence in pool)
     pools["everyday"] = list(dict.fromkeys(everyday_sentence(rng) for _ in range(count)))
-    pools["word"] = list(dict.fromkeys(word_utterance(words, rng) for _ in range(count // 6)))
+    pools["word"] = list(dict.fromkeys(word_utterance(words, rng) for _ in range(count // 2)))
     chosen: list[str] = []
     for name, pool in pools.items():
         rng.shuffle(pool)
@@ -180,8 +177,9 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=160_000)
+    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    sentences = mixture(args.root, args.count)
+    sentences = mixture(args.root, args.count, args.seed)
     with gzip.open(args.out, "wt", encoding="ascii") as out:
         out.write("\n".join(sentences) + "\n")
     print(f"{len(sentences)} utterances, {sum(len(s.split()) for s in sentences)} words")

@@ -137,7 +137,7 @@ class CodecTrainer:
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             made = self.parts.decoder(codes)
         losses = {"mel": self.mel(made, real), "wave": F.l1_loss(made, real) / real.abs().mean().clamp_min(1e-3)}
-        total = 15 * losses["mel"] + 2 * losses["wave"]
+        total = 15 * losses["mel"] + (0.5 if adversarial else 2) * losses["wave"]
         if adversarial:
             total = total + self._adversarial(real, made, losses)
         self.generator.zero_grad(set_to_none=True)
@@ -162,7 +162,7 @@ class CodecTrainer:
             adversarial, matching = generator_loss(heard, self.parts.discriminators(made))
         self.parts.discriminators.requires_grad_(True)
         losses |= {"critic": loss, "adversarial": adversarial, "matching": matching}
-        return 2 * adversarial + 3 * matching
+        return 3 * adversarial + 4 * matching
 
 
 def save(parts: Parts, out: Path) -> None:

@@ -33,7 +33,7 @@ from .sizes import BOOKS, TALKER
 
 GUIDED = ((1, 0), (2, 0))
 """(layer, head) pairs that learn to look at the words being spoken."""
-BOOK_WEIGHTS = (1.0,) * 7 + (0.3,) * 2 + (0.4,) * 4 + (0.1,) * 2
+BOOK_WEIGHTS = (2.0,) * 7 + (0.3,) * 2 + (0.4,) * 4 + (0.1,) * 2
 """Of books 1 … 15: words before melody, and melody before loudness; cycles, if wrong, are roughness."""
 WORD_BOOKS = 7
 """Books behind book 0 that say phonemes and how long the last one goes on."""
@@ -141,7 +141,7 @@ class TalkerTrainer:
             "cycles": rest[CYCLE_BOOKS].mean(),
             "level": rest[CYCLE_BOOKS.stop :].mean(),
             "guide": guide,
-            "total": first + (self.book_weights * rest).sum() + 0.2 * guide,
+            "total": 2 * first + (self.book_weights * rest).sum() + 0.2 * guide,
         }
 
     def _rest(self, hidden: Tensor, frames: Tensor, counted: Tensor, table: Tensor) -> Tensor:
