@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ..architecture import CodecConfig
 from ..errors import ConfigurationError
-from . import attention, programs
+from . import product_programs, programs
 from .decoder import CodecDecoder
 from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
-from .products import MIN_BLOCK, Product, Rows, Snake, choose_unit_tile, conv_product, split_columns
+from .products import MIN_BLOCK, Product, Rows, Snake, choose_unit_tile, conv_product, early, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
 
@@ -61,7 +61,7 @@ class FusedLayer:
             (gate_up * layer.post_attention_layernorm.weight).T,
             None,
             dtype,
-            activation=programs.SWIGLU.value,
+            activation=product_programs.SWIGLU.value,
             norm_eps=eps,
         )
         self.down = Product(down.T, None, dtype)
@@ -106,7 +106,7 @@ class FusedTransformer:
     def _attend(self, qkv: Tensor, cache: Tensor, batch: Batch, out: Tensor) -> None:
         config = self.config
         half = config.head_dim // 2
-        attention.attend[(len(batch.slots), config.num_attention_heads)](
+        programs.attend[(len(batch.slots), config.num_attention_heads)](
             qkv,
             cache,
             self.rotation,
@@ -115,6 +115,7 @@ class FusedTransformer:
             batch.begins,
             out,
             config.head_dim**-0.5,
+            **early(qkv),
             HEADS=config.num_attention_heads,
             KV_HEADS=config.num_key_value_heads,
             HALF=half,
@@ -136,7 +137,7 @@ class FusedConvNeXt:
         self.context, self.channels = block.dwconv.context, conv.in_channels
         self.weight = conv.weight.squeeze(1).T.float().contiguous()
         self.bias, self.gain, self.shift = conv.bias.float(), block.norm.weight.float(), block.norm.bias.float()
-        self.widen = Product(block.pwconv1.weight.T, block.pwconv1.bias, dtype, activation=programs.GELU.value)
+        self.widen = Product(block.pwconv1.weight.T, block.pwconv1.bias, dtype, activation=product_programs.GELU.value)
         scaled = block.pwconv2.weight * block.gamma.unsqueeze(1)
         self.narrow = Product(scaled.T, block.pwconv2.bias * block.gamma, dtype)
 
@@ -154,6 +155,7 @@ class FusedConvNeXt:
             self.channels,
             x.context_size,
             self.norm_eps,
+            **early(x.values),
             TAPS=len(self.weight),
             BLOCK=triton.next_power_of_2(self.channels),
         )
@@ -183,7 +185,7 @@ class FusedUnit:
         assert dilated.snake is not None
         assert pointwise.snake is not None
         tile = choose_unit_tile(x.channels, x.values.element_size())
-        programs.residual_unit[(triton.cdiv(x.rows, tile.m),)](
+        product_programs.residual_unit[(triton.cdiv(x.rows, tile.m),)](
             x.values,
             dilated.weight,
             dilated.bias,
@@ -204,6 +206,7 @@ class FusedUnit:
             x.context_size,
             added.context_size,
             out.context_size,
+            **early(x.values),
             TAPS=KERNEL,
             REUSE=tile.reuse,
             EVEN=x.channels % tile.k == 0 and x.channels == self.wide + self.narrow,
@@ -272,7 +275,16 @@ class Contexts:
 
     def _move(self, memory: Tensor, slots: Tensor, begins: Tensor, fill: bool) -> None:
         programs.move_contexts[(len(slots), len(self._blocks))](
-            memory, self._states, slots, begins, self._blocks, len(slots), self.width, FILL=fill, BLOCK=COPY_BLOCK
+            memory,
+            self._states,
+            slots,
+            begins,
+            self._blocks,
+            len(slots),
+            self.width,
+            **early(memory),
+            FILL=fill,
+            BLOCK=COPY_BLOCK,
         )
 
 
@@ -336,9 +348,9 @@ class FusedDecoder:
             block(rows, hidden)
         vocoder = inputs[2 + len(self.upsample) :]
         self.first(first, out=vocoder[0])
-        for index, block in enumerate(self.blocks):
-            step = 1 + len(block.units)
-            block(vocoder[index * step], vocoder[index * step + 1 : index * step + step + 1])
+        for index, vocode in enumerate(self.blocks):
+            step = 1 + len(vocode.units)
+            vocode(vocoder[index * step], vocoder[index * step + 1 : index * step + step + 1])
         self._to_samples(vocoder[-1], samples)
         self.contexts.keep(memory, batch)
 
@@ -355,6 +367,7 @@ class FusedDecoder:
             width,
             len(self.table) // books,
             out.context_size,
+            **early(out.values),
             BOOKS=books,
             BLOCK=block,
         )
@@ -371,6 +384,7 @@ class FusedDecoder:
             x.context_size,
             x.channels,
             len(self.last.weight),
+            **early(x.values),
             BLOCK_M=SAMPLES_BLOCK,
             BLOCK_K=min(128, triton.next_power_of_2(x.channels)),
         )

@@ -1,6 +1,6 @@
 """Matrix products with their epilogues, from convolutions, transposed convolutions and linear layers.
 
-What `programs.product` computes; and the sizes of the tiles in which it does, as measured on an H200.
+What `product_programs.product` computes; and the sizes of the tiles in which it does, as measured on an H200.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from . import programs
+from . import product_programs
 from .layers import CausalConv, FrozenDilatedConv, FrozenSnakeBeta, FrozenTransposedConv
 
-MIN_BLOCK = programs.MIN_BLOCK.value
+MIN_BLOCK = product_programs.MIN_BLOCK.value
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ class Rows:
         return Rows(self.values.new_empty(self.rows, channels, dtype=dtype), self.owners, self.per_frame)
 
 
+def early(values: Tensor) -> dict[str, bool]:
+    """How a program on the device of `values` is launched: on a GPU before the launch in front of it has ended."""
+    return {"EARLY": values.is_cuda, "launch_pdl": values.is_cuda}
+
+
 class Snake:
     """SnakeBeta's constants, float32 [columns], repeated for what a transposed convolution makes of one row."""
 
@@ -113,7 +118,7 @@ class Product:
         taps: int = 1,
         dilation: int = 1,
         snake: Snake | None = None,
-        activation: int = programs.NONE.value,
+        activation: int = product_programs.NONE.value,
         norm_eps: float | None = None,
     ) -> None:
         self.context, self.channels, self.dilation = (taps - 1) * dilation, len(weight) // taps, dilation
@@ -130,7 +135,7 @@ class Product:
         """
         tile = choose_tile(x.rows, self.columns, self.depth, self.taps, self.weight.element_size())
         wide, narrow = split_columns(tile.n)
-        programs.product[(triton.cdiv(x.rows, tile.m) * triton.cdiv(self.columns, tile.n),)](
+        product_programs.product[(triton.cdiv(x.rows, tile.m) * triton.cdiv(self.columns, tile.n),)](
             x.values,
             self.weight,
             self.bias,
@@ -151,6 +156,7 @@ class Product:
             0 if added is None else added.context_size,
             0 if out is None else out.context_size,
             self.norm_eps,
+            **early(x.values),
             ACTIVATION=self.activation,
             REUSE=tile.reuse,
             EVEN_K=self.depth % tile.k == 0,

@@ -1,281 +1,28 @@
-"""Triton kernels of the codec decoder on a GPU: channels last, bias, residual, norm and activation in the products.
-
-A batch holds any number of frames of each of its streams, one stream after the other. What a layer makes of them is
-rows [frames · per_frame, channels]; a convolution's input has its left context in front of each stream's rows, so that
-the taps read whole rows in place. `owners` tells which stream of the batch a frame belongs to. `*_context` are the
-elements of such a context, 0 where there is none. The modules of `layers` are the reference.
-"""
+"""What the codec decoder computes on a GPU besides matrix products. `product_programs` says what rows are."""
 
 import triton
 import triton.language as tl
 
-NONE, GELU, SWIGLU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-"""What a product's epilogue may apply to bias and product; SWIGLU: to gate and up in alternate columns."""
-MIN_BLOCK = tl.constexpr(16)
-"""The least size of a side of a tensor core's product."""
+from .product_programs import await_input, place
+
 FULL_SCALE = tl.constexpr(32_767)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def product(
-    x,
-    weight,
-    bias,
-    added,
-    raw,
-    out,
-    frequency,
-    height,
-    owners,
-    rows,
-    per_frame,
-    columns,
-    depth,
-    taps,
-    tap_stride,
-    row_stride,
-    x_context,
-    added_context,
-    out_context,
-    eps,
-    ACTIVATION: tl.constexpr,
-    REUSE: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    EVEN_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    WIDE: tl.constexpr,
-    NARROW: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """`rows` of x times weight [taps · depth, columns], and of each tile what `_finish` says.
-
-    A tile has WIDE and NARROW columns. With `eps` each row of x is RMS-normalised; the norm's weight is in `weight`.
-    """
-    tiles_n = tl.cdiv(columns, WIDE + NARROW)
-    m = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_n = tl.program_id(0) % tiles_n * (WIDE + NARROW)
-    n, narrow = first_n + tl.arange(0, WIDE), first_n + WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
-    row, owner = _place(m, rows, per_frame, owners)
-    left = x + (row * row_stride + owner * x_context)[:, None]
-    total, total_narrow, squares = _multiply(
-        left, weight, n, narrow, columns, depth, taps, tap_stride,
-        eps is not None, REUSE, EVEN_K, EVEN_N, BLOCK_M, WIDE, NARROW, BLOCK_K,
-    )  # fmt: skip
-    if eps is not None:
-        scale = tl.rsqrt(squares / depth + eps)[:, None]
-        total, total_narrow = total * scale, total_narrow * scale
-    _finish(
-        total, bias, added, raw, out, frequency, height, m, owner, n, rows, columns, added_context, out_context,
-        ACTIVATION,
-    )  # fmt: skip
-    if NARROW > 0:
-        _finish(
-            total_narrow, bias, added, raw, out, frequency, height, m, owner, narrow, rows, columns, added_context,
-            out_context, ACTIVATION,
-        )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows"])
-def residual_unit(
-    x,
-    dilated,
-    dilated_bias,
-    inner_frequency,
-    inner_height,
-    pointwise,
-    bias,
-    frequency,
-    height,
-    added,
-    raw,
+@triton.jit
+def sum_codes(
+    codes,
+    table,
     out,
     owners,
-    rows,
-    per_frame,
-    channels,
-    tap_stride,
-    x_context,
-    added_context,
+    width,
+    entries,
     out_context,
-    TAPS: tl.constexpr,
-    REUSE: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    WIDE: tl.constexpr,
-    NARROW: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+    BOOKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """A whole residual unit of so few channels that a tile holds them all: WIDE and, unless 0, NARROW behind them.
-
-    Dilated convolution of `x`, SnakeBeta, pointwise product, plus `added`: to `raw`, and through SnakeBeta to `out`.
-    """
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n, narrow = tl.arange(0, WIDE), WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
-    row, owner = _place(m, rows, per_frame, owners)
-    left = x + (row * channels + owner * x_context)[:, None]
-    total, total_narrow, _ = _multiply(
-        left, dilated, n, narrow, channels, channels, TAPS, tap_stride,
-        False, REUSE, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
-    )  # fmt: skip
-    hidden = _biased_snake(total, dilated_bias, inner_frequency, inner_height, n, channels).to(x.dtype.element_ty)
-    total = tl.dot(hidden, _square(pointwise, n, n, channels), input_precision="tf32x3")
-    if NARROW > 0:
-        inner = _biased_snake(total_narrow, dilated_bias, inner_frequency, inner_height, narrow, channels)
-        inner = inner.to(x.dtype.element_ty)
-        total_narrow = tl.dot(hidden, _square(pointwise, n, narrow, channels), input_precision="tf32x3")
-        b = _square(pointwise, narrow, narrow, channels)
-        total_narrow = tl.dot(inner, b, total_narrow, input_precision="tf32x3")
-        total = tl.dot(inner, _square(pointwise, narrow, n, channels), total, input_precision="tf32x3")
-        _finish(
-            total_narrow, bias, added, raw, out, frequency, height, m, owner, narrow, rows, channels, added_context,
-            out_context, NONE,
-        )  # fmt: skip
-    _finish(
-        total, bias, added, raw, out, frequency, height, m, owner, n, rows, channels, added_context, out_context,
-        NONE,
-    )  # fmt: skip
-
-
-@triton.jit
-def _place(m, rows, per_frame, owners):
-    """The rows m, those beyond the last one taken for it, and the streams that they belong to."""
-    row = tl.minimum(m, rows - 1)
-    return row, tl.load(owners + row // per_frame)
-
-
-@triton.jit
-def _multiply(
-    left,
-    weight,
-    n,
-    narrow,
-    columns,
-    depth,
-    taps,
-    tap_stride,
-    SQUARES: tl.constexpr,
-    REUSE: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    EVEN_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    WIDE: tl.constexpr,
-    NARROW: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """The products of rows that begin at `left` with the columns n and `narrow`; the sums of the rows' squares."""
-    k = tl.arange(0, BLOCK_K)
-    total = tl.zeros((BLOCK_M, WIDE), tl.float32)
-    total_narrow = tl.zeros((BLOCK_M, MIN_BLOCK if NARROW == 0 else NARROW), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
-    # The taps of some inputs follow each other, since they read nearly the same rows.
-    for step in range(taps * tl.cdiv(depth, BLOCK_K)):
-        tap, first = step % taps, step // taps * BLOCK_K
-        a = _load_left(left + tap * tap_stride + (first + k)[None, :], k, depth - first, REUSE, EVEN_K)
-        if SQUARES:
-            squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
-        a = a.to(weight.dtype.element_ty)
-        right = weight + ((tap * depth + first + k) * columns)[:, None]
-        b = _load_right(right + n[None, :], k, n, depth - first, columns, EVEN_K, EVEN_N)
-        total = tl.dot(a, b, total, input_precision="tf32x3")
-        if NARROW > 0:
-            b = _load_right(right + narrow[None, :], k, narrow, depth - first, columns, EVEN_K, EVEN_N)
-            total_narrow = tl.dot(a, b, total_narrow, input_precision="tf32x3")
-    return total, total_narrow, squares
-
-
-@triton.jit
-def _load_left(at, k, depth, REUSE: tl.constexpr, EVEN: tl.constexpr):
-    """A tile of inputs [rows, k]. REUSE: the next tap reads most of them again.
-
-    8 bytes at a time are copied to shared memory through the first-level cache, 16 would pass it by.
-    """
-    if REUSE:
-        at = tl.max_contiguous(at, [1, 64 // at.dtype.element_ty.primitive_bitwidth])
-    return tl.load(at) if EVEN else tl.load(at, mask=(k < depth)[None, :], other=0.0)
-
-
-@triton.jit
-def _load_right(at, k, n, depth, columns, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr):
-    """A tile of weights [k, n]."""
-    if EVEN_K and EVEN_N:
-        return tl.load(at)
-    return tl.load(at, mask=(k < depth)[:, None] & (n < columns)[None, :], other=0.0)
-
-
-@triton.jit
-def _square(weight, k, n, channels):
-    """A part of a weight [channels, channels]."""
-    return _load_right(weight + (k * channels)[:, None] + n[None, :], k, n, channels, channels, False, False)
-
-
-@triton.jit
-def _biased_snake(total, bias, frequency, height, n, columns):
-    """SnakeBeta of total plus bias, in the columns n."""
-    total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
-    return _snake(total, frequency, height, n, columns)
-
-
-@triton.jit
-def _finish(
-    total,
-    bias,
-    added,
-    raw,
-    out,
-    frequency,
-    height,
-    m,
-    owner,
-    n,
-    rows,
-    columns,
-    added_context,
-    out_context,
-    ACTIVATION: tl.constexpr,
-):
-    """The end of a tile, in the columns n: total plus `bias` plus `added`, to `raw`, and activated to `out`.
-
-    Each of the four may be None. `frequency` None: no SnakeBeta. `raw` has no contexts.
-    """
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    if bias is not None:
-        total += tl.load(bias + n, mask=n < columns, other=0.0)[None, :]
-    if added is not None:
-        added_at = added + (m * columns + (owner + 1) * added_context)[:, None] + n[None, :]
-        total += tl.load(added_at, mask=inside, other=0.0).to(tl.float32)
-    if raw is not None:
-        tl.store(raw + (m * columns)[:, None] + n[None, :], total, mask=inside)
-    if out is not None:
-        if ACTIVATION == SWIGLU:
-            gate, up = tl.split(tl.reshape(total, (total.shape[0], total.shape[1] // 2, 2)))
-            total = gate * tl.sigmoid(gate) * up
-            columns = columns // 2
-            n = tl.min(n, 0) // 2 + tl.arange(0, total.shape[1])
-            inside = (m < rows)[:, None] & (n < columns)[None, :]
-        if ACTIVATION == GELU:
-            total = 0.5 * total * (1 + tl.erf(total * 0.7071067811865476))
-        if frequency is not None:
-            total = _snake(total, frequency, height, n, columns)
-        tl.store(out + (m * columns + (owner + 1) * out_context)[:, None] + n[None, :], total, mask=inside)
-
-
-@triton.jit
-def _snake(x, frequency, height, n, columns):
-    """x + sin²(x · frequency) · height, in the columns n. sin² repeats after π, and a polynomial does for the rest."""
-    angle = x * tl.load(frequency + n, mask=n < columns, other=0.0)[None, :]
-    turns = tl.floor(angle * 0.3183098861837907 + 0.5)
-    # π in three parts, the first two so short that their products with `turns` are exact.
-    angle = angle - turns * 3.140625 - turns * 9.67502593994140625e-4 - turns * 1.509957990978376432e-7
-    square = angle * angle
-    series = -0.0001981069071916863 + square * 2.6083159809786594e-06
-    series = -0.16666659712791443 + square * (0.00833307858556509 + square * series)
-    sine = angle + angle * square * series
-    return x + sine * sine * tl.load(height + n, mask=n < columns, other=0.0)[None, :]
-
-
-@triton.jit
-def sum_codes(codes, table, out, owners, width, entries, out_context, BOOKS: tl.constexpr, BLOCK: tl.constexpr):
     """The summed table rows of each frame's codes: [frames, BOOKS] → rows `width` wide."""
+    await_input(EARLY)
     frame = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -288,12 +35,24 @@ def sum_codes(codes, table, out, owners, width, entries, out_context, BOOKS: tl.
 
 
 @triton.jit(do_not_specialize=["frames"])
-def move_contexts(buffers, states, slots, begins, blocks, frames, width, FILL: tl.constexpr, BLOCK: tl.constexpr):
+def move_contexts(
+    buffers,
+    states,
+    slots,
+    begins,
+    blocks,
+    frames,
+    width,
+    EARLY: tl.constexpr,
+    FILL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """The contexts of all layers, from the slots' states to the fronts of the streams' rows (FILL), or from their ends.
 
     `blocks` int32 [n, 5]: where a block's layer begins in a slot's state; the elements of a frame of all layers before
     it, of a frame of itself, and of its context; where in that the block begins.
     """
+    await_input(EARLY)
     stream, block = tl.program_id(0), tl.program_id(1)
     first_frame = tl.load(begins + stream)
     count = tl.load(begins + stream + 1) - first_frame
@@ -322,10 +81,12 @@ def depthwise_norm(
     channels,
     x_context,
     eps,
+    EARLY: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """A depthwise convolution and LayerNorm, a row a program. `weight` is [TAPS, channels]."""
+    await_input(EARLY)
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
     inside = c < channels
@@ -352,13 +113,15 @@ def to_samples(
     x_context,
     row_stride,
     depth,
+    EARLY: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """The last convolution, to one channel, clamped to -1 … 1; as int16 where `samples` are."""
+    await_input(EARLY)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     k = tl.arange(0, BLOCK_K)
-    row, owner = _place(m, rows, per_frame, owners)
+    row, owner = place(m, rows, per_frame, owners)
     left = x + (row * row_stride + owner * x_context)[:, None] + k[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for first in range(0, depth, BLOCK_K):
@@ -372,3 +135,96 @@ def to_samples(
         # Adding and subtracting 1.5 · 2²³ rounds to nearest, ties to even.
         sample = (scaled + 12582912.0) - 12582912.0
     tl.store(samples + m, sample.to(samples.dtype.element_ty), mask=m < rows)
+
+
+@triton.jit
+def attend(
+    qkv,
+    cache,
+    rotation,
+    slots,
+    positions,
+    begins,
+    out,
+    scale,
+    EARLY: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RING: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """Rotate, attend within the window, and keep the new keys and values: one head of one stream a program.
+
+    `cache` is [slots, 2, KV_HEADS, RING, head]: position p lies at p mod RING, and RING is large enough that what a
+    step writes is nothing that it reads. `rotation` are the angles of position 1. `begins` are the frames at which the
+    streams begin in the batch, and at which the last one ends. A head is held as two halves.
+    """
+    await_input(EARLY)
+    stream, head = tl.program_id(0), tl.program_id(1)
+    HEAD: tl.constexpr = 2 * HALF
+    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * HEAD
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    kv_head = head // GROUP
+    first = tl.load(begins + stream)
+    frames = tl.load(begins + stream + 1) - first
+    if frames == 0:
+        return
+    start = tl.load(positions + stream)
+    keys = cache + (tl.load(slots + stream).to(tl.int64) * 2 * KV_HEADS + kv_head) * RING * HEAD
+    h, t = tl.arange(0, BLOCK_H)[None, :], tl.arange(0, BLOCK_T)
+    past = start - WINDOW + 1 + tl.arange(0, BLOCK_W)
+    known = (past >= 0) & (past < start)
+    old = known[:, None] & (h < HALF)
+    past_at = (tl.where(known, past, 0) % RING * HEAD)[:, None] + h
+    old_1, old_2 = tl.load(keys + past_at, mask=old, other=0.0), tl.load(keys + past_at + HALF, mask=old, other=0.0)
+    past_at += KV_HEADS * RING * HEAD
+    value_1, value_2 = tl.load(keys + past_at, mask=old, other=0.0), tl.load(keys + past_at + HALF, mask=old, other=0.0)
+
+    new = (t < frames)[:, None] & (h < HALF)
+    source = qkv + ((first + t) * WIDTH)[:, None] + h
+    angle = (start + t).to(tl.float32)[:, None] * tl.load(rotation + h, mask=h < HALF, other=0.0)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    query_1, query_2 = _rotated(source + head * HEAD, new, cos, sin, HALF)
+    key_1, key_2 = _rotated(source + (HEADS + kv_head) * HEAD, new, cos, sin, HALF)
+    new_at = source + (HEADS + KV_HEADS + kv_head) * HEAD
+    new_1, new_2 = tl.load(new_at, mask=new, other=0.0), tl.load(new_at + HALF, mask=new, other=0.0)
+
+    old_scores = tl.dot(query_1, tl.trans(old_1), input_precision="tf32x3")
+    old_scores = tl.dot(query_2, tl.trans(old_2), old_scores, input_precision="tf32x3") * scale
+    new_scores = tl.dot(query_1, tl.trans(key_1), input_precision="tf32x3")
+    new_scores = tl.dot(query_2, tl.trans(key_2), new_scores, input_precision="tf32x3") * scale
+    seen = known[None, :] & ((start + t)[:, None] - past[None, :] < WINDOW)
+    old_scores = tl.where(seen, old_scores, float("-inf"))
+    age = t[:, None] - t[None, :]
+    new_scores = tl.where((age >= 0) & (age < WINDOW), new_scores, float("-inf"))
+    most = tl.maximum(tl.max(old_scores, 1), tl.max(new_scores, 1))[:, None]
+    old_share, new_share = tl.exp(old_scores - most), tl.exp(new_scores - most)
+    whole = (tl.sum(old_share, 1) + tl.sum(new_share, 1))[:, None]
+    old_share, new_share = old_share.to(new_1.dtype), new_share.to(new_1.dtype)
+    mixed_1 = tl.dot(old_share, value_1, input_precision="tf32x3")
+    mixed_1 = tl.dot(new_share, new_1, mixed_1, input_precision="tf32x3") / whole
+    mixed_2 = tl.dot(old_share, value_2, input_precision="tf32x3")
+    mixed_2 = tl.dot(new_share, new_2, mixed_2, input_precision="tf32x3") / whole
+    target = out + ((first + t) * HEADS + head)[:, None] * HEAD + h
+    tl.store(target, mixed_1, mask=new)
+    tl.store(target + HALF, mixed_2, mask=new)
+
+    # The heads of a group share a key and a value, and all write them.
+    kept = keys + ((start + t) % RING * HEAD)[:, None] + h
+    tl.store(kept, key_1, mask=new)
+    tl.store(kept + HALF, key_2, mask=new)
+    tl.store(kept + KV_HEADS * RING * HEAD, new_1, mask=new)
+    tl.store(kept + KV_HEADS * RING * HEAD + HALF, new_2, mask=new)
+
+
+@triton.jit
+def _rotated(at, inside, cos, sin, HALF: tl.constexpr):
+    """The rotated halves of the heads whose first halves stand at `at`, in their dtype."""
+    first = tl.load(at, mask=inside, other=0.0)
+    second = tl.load(at + HALF, mask=inside, other=0.0)
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    return (a * cos - b * sin).to(first.dtype), (b * cos + a * sin).to(first.dtype)

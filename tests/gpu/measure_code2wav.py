@@ -261,9 +261,8 @@ def tiles(streams: int, frames: int, parts: int) -> None:
             with contextlib.suppress(Exception):
                 found.append((1000 * do_bench_cudagraph(call.run, rep=3), tile))
         found.sort(key=lambda pair: pair[0])
-        print(call.name)
-        for us, tile in found[:4]:
-            print(f"    {us:8.1f} us {call.flops / us / 1e6:5.0f} TFLOP/s {astuple(tile)}", flush=True)
+        best = [f"{us:.1f} us {call.flops / us / 1e6:.0f} TFLOP/s {astuple(tile)}" for us, tile in found[:3]]
+        print(f"{call.name}: {'; '.join(best)}", flush=True)
 
 
 @torch.inference_mode()

@@ -1,5 +1,7 @@
 """The fused decoder computes what the plain modules do, on the GPU if there is one, else in Triton's interpreter."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.code2wav.decoder import load_decoder
 from duotone.stages.code2wav.fused import Batch, FusedDecoder
+from duotone.stages.code2wav.graphs import batch_sizes
 from duotone.stages.types import SAMPLES_PER_FRAME
 
 from ..golden_outputs import CUSTOM_VOICE, codec_cases
@@ -78,3 +81,10 @@ def test_samples_become_int16_clamped_and_rounded_to_nearest(fused):
     codes = CASES["codec_05"].codes[:1]
     (floats,), (integers,) = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
     assert np.array_equal(integers, np.rint(floats * np.float32(32_767)).astype(np.int16))
+
+
+@pytest.mark.parametrize("most", [1, 3, 24, 160, 256])
+def test_batch_sizes_reach_the_largest_in_steps_of_a_quarter(most):
+    sizes = batch_sizes(most)
+    assert (sizes[0], sizes[-1]) == (1, most)
+    assert all(small < large <= max(small + 1, 1.25 * small) for small, large in itertools.pairwise(sizes))
