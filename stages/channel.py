@@ -5,6 +5,7 @@ flight is already bounded by the slots of the stages; a dropped or blocked messa
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -32,10 +33,8 @@ class OrchestratorChannel:
 
     def send(self, *commands: Command) -> None:
         """Queue commands as one message; never waits. They go nowhere when the worker has not connected, or is gone."""
-        try:
+        with contextlib.suppress(zmq.Again):
             self._socket.send(encode_commands(commands), zmq.NOBLOCK)
-        except zmq.Again:
-            return
         # Whatever is done with a socket may swallow the signal that its descriptor gives for a message.
         if self._socket.poll(0):
             self._readable.set()
