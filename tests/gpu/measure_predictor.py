@@ -1,6 +1,7 @@
-"""Measure the code predictor: `python -m tests.gpu.measure_predictor [--tune]`. Needs PyTorch and Triton, no vLLM.
+"""Measure the code predictor: `python -m tests.gpu.measure_predictor [--compare | --tune]`. Needs no vLLM.
 
-Published 1.7B sizes, random weights, one captured graph for each number of rows. `--tune` looks for better tiles.
+Published 1.7B sizes, random weights, one captured graph for each number of rows. `--compare` shows what the launches'
+overlap gains and what plain PyTorch takes, `--tune` looks for better tiles.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, fields, replace
 from multiprocessing import get_context
@@ -29,7 +30,17 @@ from .hollow import PUBLISHED_1B7
 
 ROWS = (1, 16, 64, 128)
 REPLAYS = 30
-PRODUCTS = ("qkv", "output", "gate_up", "down")
+COMPILERS = 16
+PRODUCTS = {
+    "qkv": (4096, 1024),
+    "output": (1024, 2048),
+    "gate_up": (6144, 1024),
+    "down": (1024, 3072),
+    "heads": (2048, 1024),
+}
+"""Outputs and inputs of each."""
+Job = tuple[str, int, Tile]
+"""A product, rows and its tile."""
 SHARED_BYTES, MOST_REGISTERS = 200_000, 32_768
 """What a program may take of shared memory, and of registers for `x` on its way."""
 
@@ -142,8 +153,9 @@ def table(predictor: FusedPredictor, graph: torch.cuda.CUDAGraph, rows: int) -> 
         print(f"  {kind:8} {len(times) / 5:4.0f} launches, {mean_us:6.2f} us each, {sum(times) / 5000:6.3f} ms {speed}")
 
 
-def candidates(name: str, rows: int, columns: int, inner: int) -> Iterator[Tile]:
+def candidates(name: str, rows: int) -> Iterator[Tile]:
     """Tiles worth trying."""
+    columns, inner = PRODUCTS[name]
     blocks = {16: (16,), 64: (16, 32, 64), 128: (32, 64, 128)}[max(16, rows)]
     for block, width, split, loads in itertools.product(blocks, (8, 16, 32, 64), (1, 2, 4, 8, 16), (2, 4, 8)):
         count = columns // width * triton.cdiv(rows, block)
@@ -153,26 +165,38 @@ def candidates(name: str, rows: int, columns: int, inner: int) -> Iterator[Tile]
             yield Tile(block, width, split, loads)
 
 
-def compile_tiles(jobs: list[tuple[str, int, int, int, Tile]]) -> None:
-    """In a process of its own: fill Triton's cache on the disk."""
+def compile_product(job: Job) -> None:
+    """Fill Triton's cache on the disk. Compiles nothing that is there."""
+    name, rows, tile = job
+    columns, inner = PRODUCTS[name]
     bf16 = torch.bfloat16
-    for name, rows, columns, inner, tile in jobs:
-        out = torch.float32 if name == "heads" else bf16
-        programs.product.warmup(
-            *(bf16, bf16, out, bf16, 1 << 22, rows, columns, inner, 1e-6),
-            INNER=inner,
-            NORM=name not in ("output", "down"),
-            GATED=name == "gate_up",
-            ADD=name in ("output", "down"),
-            EARLY=True,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            SPLIT=tile.split,
-            LOADS=tile.loads,
-            num_warps=tile.split * tile.rows // 16,
-            launch_pdl=True,
-            grid=(1,),
-        )
+    programs.product.warmup(
+        *(bf16, bf16, torch.float32 if name == "heads" else bf16, bf16, 1 << 22, rows, columns, inner, 1e-6),
+        INNER=inner,
+        NORM=name not in ("output", "down"),
+        GATED=name == "gate_up",
+        ADD=name in ("output", "down"),
+        EARLY=True,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        SPLIT=tile.split,
+        LOADS=tile.loads,
+        num_warps=tile.split * tile.rows // 16,
+        launch_pdl=True,
+        grid=(1,),
+    )
+
+
+def compile_all(jobs: Iterable[Job]) -> None:
+    """In processes of their own, which must be forked before this one uses the GPU."""
+    with ProcessPoolExecutor(COMPILERS, mp_context=get_context("fork")) as pool:
+        list(pool.map(compile_product, jobs))
+
+
+def tile_of(name: str, rows: int) -> Tile:
+    """The product's, for so many rows."""
+    tile: Tile = getattr(next(tiles for limit, tiles in TILES if rows <= limit), name)
+    return tile
 
 
 def passes_ms(predictor: FusedPredictor, rows: int, passes: int = 3) -> float:
@@ -190,19 +214,13 @@ def passes_ms(predictor: FusedPredictor, rows: int, passes: int = 3) -> float:
 
 def tune(weights: FrameWeights, rows: int) -> None:
     """Print the best tiles found: each product's in turn, the others as they are."""
-    layer = weights.decoder.layers[0]
-    matrices = {name: getattr(layer, name) for name in PRODUCTS} | {"heads": weights.heads[0]}
-    tried = {name: list(candidates(name, rows, *matrix.shape)) for name, matrix in matrices.items()}
-    jobs = [(name, rows, *matrices[name].shape, tile) for name, tiles in tried.items() for tile in tiles]
-    with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_tiles, [jobs[part::12] for part in range(12)]))
     best = next(tiles for limit, tiles in TILES if rows <= limit)
     predictor = FusedPredictor(weights)
     best_ms = passes_ms(predictor, rows)
-    print(f"{rows} rows: {best_ms * 1000:.1f} us a pass, draws left out; {len(jobs)} tiles", flush=True)
-    for name, tiles in tried.items():
+    print(f"{rows} rows: {best_ms * 1000:.1f} us a pass, draws left out", flush=True)
+    for name in PRODUCTS:
         times = []
-        for tile in tiles:
+        for tile in candidates(name, rows):
             predictor._tiles = ((rows, replace(best, **{name: tile})),)
             times.append((passes_ms(predictor, rows), astuple(tile)))
         times.sort()
@@ -215,28 +233,48 @@ def tune(weights: FrameWeights, rows: int) -> None:
     print(f"  {rows} rows: {graph_ms(predictor, rows)[0]:.3f} ms for whole frames", flush=True)
 
 
+def compare(weights: FrameWeights, rows: int) -> None:
+    """Print the time of other ways."""
+    apart, cold = FusedPredictor(weights), FusedPredictor(weights)
+    apart._early, cold._ahead = False, [weights.heads[0, :0]] * len(cold._ahead)
+    others: dict[str, Predictor] = {
+        "weights not brought into the L2 cache": cold,
+        "launches one behind the other": apart,
+        "the same tiles for any number of rows": FusedPredictor(weights, FIXED_TILES),
+        "plain PyTorch": PlainPredictor(weights),
+    }
+    for name, predictor in others.items():
+        print(f"  {name}: {graph_ms(predictor, rows)[0]:.3f} ms", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--tune", action="store_true")
     arguments = parser.parse_args()
-    weights = random_weights()
     if arguments.tune:
+        compile_all(
+            (name, rows, tile) for name in PRODUCTS for rows in arguments.rows for tile in candidates(name, rows)
+        )
+        weights = random_weights()
         for rows in arguments.rows:
             tune(weights, rows)
         return
-    fused, plain = FusedPredictor(weights), PlainPredictor(weights)
-    for rows in arguments.rows:
-        errors(weights, {"plain": plain, "fused": fused, "fixed": FusedPredictor(weights, FIXED_TILES)}, rows)
-    alone, cold = FusedPredictor(weights), FusedPredictor(weights)
-    alone._early, cold._ahead = False, [weights.heads[0, :0]] * len(cold._ahead)
-    print("rows   fused ms   not bringing weights   nor overlapping   plain ms", flush=True)
+    # The first pass has two positions a row.
+    compile_all(
+        (name, n * rows, tile_of(name, n * rows)) for name in PRODUCTS for rows in arguments.rows for n in (1, 2)
+    )
+    weights = random_weights()
+    fused = FusedPredictor(weights)
     for rows in arguments.rows:
         fused_ms, graph = graph_ms(fused, rows)
-        others = [graph_ms(predictor, rows)[0] for predictor in (cold, alone, plain)]
-        print(f"{rows:4} {fused_ms:10.3f} {others[0]:22.3f} {others[1]:17.3f} {others[2]:10.3f}", flush=True)
+        print(f"{rows} rows: {fused_ms:.3f} ms", flush=True)
         table(fused, graph, rows)
+        errors(weights, {"plain": PlainPredictor(weights), "fused": fused}, rows)
+        if arguments.compare:
+            compare(weights, rows)
 
 
 if __name__ == "__main__":
