@@ -134,6 +134,13 @@ def word_utterance(words: list[str], rng: random.Random) -> str:
     return (", ".join(listed[:-1]) + rng.choice((", ", ", and ")) + listed[-1] + ".").capitalize()
 
 
+def carelessly(text: str, rng: random.Random) -> str:
+    """As many type, and as pieces of a long sentence are: at times without its last mark or its first capital."""
+    if rng.random() < 0.2:
+        text = text.rstrip(".!?")
+    return text[0].lower() + text[1:] if rng.random() < 0.15 else text
+
+
 def mixture(root: Path, count: int, seed: int) -> list[str]:
     """`count` utterances in the shares above, shuffled; every fifth or so is two to five sentences together."""
     rng = random.Random(seed)
@@ -161,7 +168,7 @@ def mixture(root: Path, count: int, seed: int) -> list[str]:
     while position < len(chosen) and len(out) < count:
         together = rng.choice((2, 2, 3, 4, 5)) if rng.random() < 0.2 else 1
         utterance = " ".join(chosen[position : position + together])
-        out.append(utterance if len(utterance) <= MAX_CHARS else chosen[position])
+        out.append(carelessly(utterance if len(utterance) <= MAX_CHARS else chosen[position], rng))
         position += together
     return out
 
