@@ -25,7 +25,7 @@ from duotone.stages.architecture import CodecConfig
 from duotone.stages.code2wav import fused, products
 from duotone.stages.code2wav.decoder import CodecDecoder, load_decoder
 from duotone.stages.code2wav.fused import Batch, FusedDecoder, FusedUnit
-from duotone.stages.code2wav.graphs import GraphDecoder
+from duotone.stages.code2wav.graphs import GraphDecoder, batch_sizes
 from duotone.stages.code2wav.layers import freeze
 from duotone.stages.code2wav.products import Product, Rows, Tile
 from duotone.stages.code2wav.quantizer import Codebook
@@ -40,6 +40,7 @@ LARK_CODES = HERE / "lark_codes.npy"
 """uint8 [76, 16]: what the voice says at temperature 0.3 to a sentence."""
 SHAPES = tuple(itertools.product((1, 16, 64, 128), (1, 4, 8)))
 """(streams, frames) of a step."""
+MOST_FRAMES = max(streams * frames for streams, frames in SHAPES)
 PEAK_TFLOPS, PEAK_GBS = 790, 4_300
 """What large products and copies reached on an H200 (bfloat16, through PyTorch)."""
 
@@ -70,12 +71,26 @@ def stored_decoder(folder: Path) -> tuple[CodecConfig, CodecDecoder]:
     return config, load_decoder(config, WeightIndex.read(folder), torch.float32, "cuda")
 
 
+def compile_sizes(part: int, parts: int) -> None:
+    """Compile what every `parts`-th size of a batch needs into Triton's cache. Runs in a process of its own."""
+    config = read_config(PUBLISHED)
+    built = FusedDecoder(random_decoder(config), config, torch.bfloat16, 1, 16)
+    for frames in batch_sizes(MOST_FRAMES)[part::parts]:
+        built(*step_arguments(config, 1, frames))
+
+
+def in_processes(work: Callable[..., None], parts: int, *arguments: object) -> None:
+    """`work(*arguments, part, parts)` in as many processes at once."""
+    with ProcessPoolExecutor(parts, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(functools.partial(work, *arguments, parts=parts), range(parts)))
+
+
 def speed(decoder: CodecDecoder, config: CodecConfig) -> None:
     """Milliseconds from codes in host memory to samples in host memory, alone and one launch ahead."""
     held_mib = torch.cuda.memory_allocated() / 2**20
     start_s = time.perf_counter()
     built = FusedDecoder(decoder, config, torch.bfloat16, 128, 16)
-    runner = GraphDecoder(built, max(streams * frames for streams, frames in SHAPES))
+    runner = GraphDecoder(built, MOST_FRAMES)
     torch.cuda.synchronize()
     print(f"start: {time.perf_counter() - start_s:.1f} s,", end=" ")
     print(f"GPU memory {torch.cuda.memory_reserved() / 2**20 - held_mib:.0f} MiB beyond the modules'")
@@ -251,8 +266,7 @@ def tiles(streams: int, frames: int, parts: int) -> None:
     from triton.testing import do_bench_cudagraph
 
     start_s = time.perf_counter()
-    with ProcessPoolExecutor(parts, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compile_some, [streams] * parts, [frames] * parts, range(parts), [parts] * parts))
+    in_processes(compile_some, parts, streams, frames)
     print(f"compiled in {time.perf_counter() - start_s:.0f} s", flush=True)
     for call in distinct_calls(streams, frames):
         found = []
@@ -314,11 +328,16 @@ def main() -> None:
     parser.add_argument("what", choices=("speed", "kernels", "tiles", "exact"))
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--frames", type=int, default=4)
+    parser.add_argument(
+        "--warm", action="store_true", help="compile first, in processes: a cold start is not of interest"
+    )
     parser.add_argument("--processes", type=int, default=14)
     arguments = parser.parse_args()
     config = read_config(PUBLISHED)
     match arguments.what:
         case "speed":
+            if arguments.warm:
+                in_processes(compile_sizes, arguments.processes)
             speed(random_decoder(config), config)
         case "kernels":
             kernels(random_decoder(config), config, arguments.streams, arguments.frames)
