@@ -103,7 +103,11 @@ class PipelineOptions(Options):
     stall_timeout_s: float = Field(
         60.0, gt=0, description="a request in the stages without a new sample fails after it"
     )
-
+    mps: bool = Field(
+        False,
+        description="start NVIDIA's Multi-Process Service for the workers, so that stages which share a GPU compute "
+        "side by side; a fault of one on the GPU then ends the other too",
+    )
     hang_timeout_s: float = Field(
         30.0, ge=3, description="a worker that says nothing for so long is killed; the longest step must be shorter"
     )

@@ -18,6 +18,7 @@ def test_profiles_are_valid(profile):
     talker, code2wav = pipeline.talker, pipeline.code2wav
     assert talker.slots <= talker.vllm.max_num_batched_tokens, "a step must have room for a frame of every request"
     assert code2wav.slots * len(code2wav.devices) >= talker.slots * len(talker.devices)
+    assert pipeline.mps == bool(set(talker.devices) & set(code2wav.devices)), "stages that share a GPU compute at once"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,8 @@ def test_profiles_are_valid(profile):
 )
 async def test_each_worker_gets_the_device_that_its_profile_names(profile, devices):
     stages = FakeStages()
-    fleet = Fleet(Path("checkpoint"), load_settings(profile, {}, {}).pipeline, stages.launch)
+    options = load_settings(profile, {}, {}).pipeline.model_copy(update={"mps": False})
+    fleet = Fleet(Path("checkpoint"), options, stages.launch)
     await fleet.start()
     # What is written on a worker's standard input.
     told = [type(spec).model_validate_json(spec.model_dump_json()) for spec in stages.launched]
