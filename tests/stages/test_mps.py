@@ -57,7 +57,7 @@ async def test_the_daemon_starts_in_a_folder_of_its_own_and_sees_every_gpu(contr
     assert told(log) == [[["-d"], [folder, folder, None]]]
     await service.stop()
     assert told(log)[1:] == [[["quit", "-t", "10"], [folder, folder, None]]]
-    assert not os.path.exists(folder)  # noqa: PTH110, ASYNC240
+    assert not os.path.exists(folder)  # noqa: ASYNC240
 
 
 async def test_workers_are_its_clients_and_leave_before_it(control):
