@@ -74,9 +74,9 @@ class Cloning:
         self._voices.check(name)
         return self._voices.add(name, await self._listener.listen(audio, "audio_sample"), text)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str) -> UploadedVoice:
         """Forget an uploaded voice; who speaks with it goes on. Raises VoiceNotFound."""
-        self._voices.remove(name)
+        return self._voices.remove(name)
 
     def voice_cards(self) -> list[VoiceCard]:
         """The voices of the model or those uploaded, then the other names that lead to them."""

@@ -51,8 +51,7 @@ def voices_router(cloning: Cloning, locked: Sequence[Depends]) -> APIRouter:
     )
     async def delete(name: Annotated[str, Path(max_length=64)]) -> VoiceDeleted:
         """Speech that has begun goes on."""
-        cloning.delete(name)
-        return VoiceDeleted(id=name)
+        return VoiceDeleted(id=cloning.delete(name).name)
 
     @router.api_route("/v1/audio/voices", methods=["DELETE", "PATCH", "PUT", "OPTIONS"], include_in_schema=False)
     async def neither() -> None:

@@ -25,7 +25,8 @@ TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 HUB_PATTERNS = ["*.json", "*.txt", "*.safetensors"]
 CONTROL_IDS = 1024
 """The last ids of the Talker's vocabulary, which are no codes: all but the end are masked when it samples."""
-SIZES_WITHOUT_INSTRUCTIONS = frozenset({"0b6"})
+SIZE_WITH_INSTRUCTIONS = "1b7"
+"""Of the published models with voices of their own, the one that was trained to follow instructions."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Checkpoint:
     @property
     def takes_instructions(self) -> bool:
         """Whether the model was trained to follow an instruction."""
-        return not self.clones and self.size not in SIZES_WITHOUT_INSTRUCTIONS
+        follows = self.kind == "custom_voice" and self.size == SIZE_WITH_INSTRUCTIONS
+        return follows or self.kind == "voice_design"
 
 
 def locate(model: str) -> Path:

@@ -30,6 +30,12 @@ class Recording(msgspec.Struct, tag=True, frozen=True):
     x_vector: bytes
     codes: bytes
 
+    def __post_init__(self) -> None:
+        """Raises ValueError, where one is decoded msgspec.ValidationError: what is no number would break the Talker."""
+        if not np.isfinite(self.vector()).all():
+            raise ValueError("its x-vector holds what is no number")
+        self.frames()  # Are they whole?
+
     def vector(self) -> npt.NDArray[np.float32]:
         return np.frombuffer(self.x_vector, "<f4")
 

@@ -38,7 +38,10 @@ class Encoders:
         """Raises RequestError without a field."""
         samples = torch.from_numpy(read_recording(audio, longest_s))
         x_vector, codes = self._speaker(samples), self._codec(samples)
-        return Recording(x_vector.numpy().astype("<f4").tobytes(), codes.numpy().astype("<i2").tobytes())
+        try:
+            return Recording(x_vector.numpy().astype("<f4").tobytes(), codes.numpy().astype("<i2").tobytes())
+        except ValueError as error:
+            raise RequestError(str(error)) from None
 
 
 def _load(encoder: _Encoder, weights: WeightIndex, prefix: str) -> _Encoder:

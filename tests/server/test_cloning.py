@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -13,6 +14,7 @@ from websockets.asyncio.client import connect
 
 from duotone.server.app import create_app
 from duotone.server.catalog import OPENAI_VOICES, Catalog
+from duotone.server.uploaded_voices import UploadedVoices
 from duotone.stages.cloning.config import CloningOptions
 from duotone.stages.cloning.messages import Recording
 from duotone.stages.errors import ConfigurationError, RequestError, StageFailed
@@ -300,7 +302,7 @@ class TestUploadedVoices:
     async def test_one_that_is_deleted_is_gone(self, client, ask):
         await upload(client, "Ann Smith")
         answer = await client.delete(f"{VOICES}/ann smith")
-        assert answer.json() == {"id": "ann smith", "object": "audio.voice.deleted", "deleted": True}
+        assert answer.json() == {"id": "Ann Smith", "object": "audio.voice.deleted", "deleted": True}
         answer = await client.delete(f"{VOICES}/ann smith")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "voice_not_found")
         assert (await client.post(SPEECH, json=ask(voice="Ann Smith"))).status_code == 400
@@ -384,10 +386,30 @@ class TestVoicesInAFolder:
             assert (await client.post(SPEECH, json=ask(voice="ann"))).status_code == 200
         assert heard(pipeline) == "5 I am Ann."
 
-    def test_a_file_that_holds_none_is_told_at_the_start(self, settings, model, pipeline, metrics):
+    async def test_a_file_that_holds_none_is_named_and_left_out(self, client, settings, caplog):
+        await upload(client, "Ann")
         folder = settings.cloning.voices_dir
-        folder.mkdir()
-        (folder / "x.voice").write_bytes(b"nonsense")
+        (whole,) = folder.iterdir()
+        (folder / "nonsense.voice").write_bytes(b"nonsense")
+        (folder / "truncated.voice").write_bytes(whole.read_bytes()[:-1])
+        x_vector, nan = np.array([5], "<f4").tobytes(), np.array([np.nan], "<f4").tobytes()
+        (folder / "poisoned.voice").write_bytes(whole.read_bytes().replace(x_vector, nan))
+        assert [voice.name for voice in UploadedVoices(settings.cloning)] == ["Ann"]
+        told = [Path(record.args[0]).stem for record in caplog.records if "left out" in record.message]
+        assert sorted(told) == ["nonsense", "poisoned", "truncated"]
+
+    async def test_a_write_that_fails_leaves_no_file_behind_that_is_read(self, client, settings, monkeypatch):
+        def write_half(path: Path, content: bytes) -> None:
+            with path.open("wb") as file:
+                file.write(content[: len(content) // 2])
+            raise OSError("no space left")
+
+        monkeypatch.setattr(Path, "write_bytes", write_half)
+        assert (await upload(client, "Ann")).status_code == 500
+        assert not list(settings.cloning.voices_dir.glob("*.voice"))
+
+    def test_a_folder_that_is_none_is_told_at_the_start(self, settings, model, pipeline, metrics):
+        settings.cloning.voices_dir.write_bytes(b"")
         with pytest.raises(ConfigurationError, match=r"cloning\.voices_dir: .*voices"):
             create_app(settings, Catalog(settings, model), plan_of, pipeline, metrics, pytest.fail, FakeListener())
 

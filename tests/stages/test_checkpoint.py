@@ -124,7 +124,16 @@ def test_not_sampling_is_temperature_zero(directory, do_sample, subtalker_dosamp
     assert (sampling.temperature, sampling.subtalker_temperature) == temperatures
 
 
-@pytest.mark.parametrize(("kind", "size", "takes"), [("voice_design", "1b7", True), ("custom_voice", "0b6", False)])
+@pytest.mark.parametrize(
+    ("kind", "size", "takes"),
+    [
+        ("voice_design", "1b7", True),
+        ("voice_design", "tiny", True),
+        ("custom_voice", "1b7", True),
+        ("custom_voice", "0b6", False),
+        ("custom_voice", "8m", False),
+    ],
+)
 def test_instructions_are_for_models_that_heed_them(directory, kind, size, takes):
     edit(directory / "config.json", "tts_model_type", kind)
     edit(directory / "config.json", "tts_model_size", size)

@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from duotone.stages.cloning import cloner as module
@@ -43,6 +44,12 @@ async def test_a_recording_is_encoded_as_the_encoders_do_and_only_once(cloner, e
     assert await running.listen(wav, "ref_audio") == encoders.listen(wav, 30)
     running._process.kill()
     assert await running.listen(wav, "ref_audio") == encoders.listen(wav, 30)
+
+
+def test_a_voice_whose_x_vector_is_no_number_is_refused(encoders, wav, monkeypatch):
+    monkeypatch.setattr(encoders, "_speaker", lambda samples: torch.full((64,), torch.nan))
+    with pytest.raises(RequestError, match="x-vector holds what is no number"):
+        encoders.listen(wav, 30)
 
 
 async def test_no_more_is_remembered_than_set(cloner):

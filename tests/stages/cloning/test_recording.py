@@ -33,6 +33,13 @@ def test_channels_are_mixed_down(voice):
     assert np.allclose(read_recording(both, 30), voice / 4, atol=1e-7)
 
 
+@pytest.mark.parametrize("channels", [3, 8, 9, 12, 16, 32])
+def test_many_channels_are_mixed_down_too(voice, channels):
+    shares = np.arange(1, channels + 1, dtype=np.float32) / channels
+    heard = read_recording(stored(voice[:, None] * shares), 30)
+    assert np.allclose(heard, voice * shares.mean(), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("container", "codec"),
     [
@@ -83,6 +90,14 @@ def test_length_and_loudness_have_limits(voice):
     refused(stored(voice * 1e-3), "silent")
     refused(stored(np.where(voice == voice.max(), np.nan, voice)), "no numbers")
     refused(stored(tone(1, 2_000), 2_000), "2000 samples a second")
+    assert np.abs(read_recording(stored(voice / np.abs(voice).max() * 8), 30)).max() == 8
+
+
+@pytest.mark.parametrize("loudest", [8.1, 1e3, 1e20, 3e38])
+def test_samples_far_beyond_full_scale_are_refused(voice, loudest):
+    scaled = voice / np.abs(voice).max() * np.float32(loudest)
+    refused(stored(scaled), "full scale is 1|no numbers")
+    refused(stored(np.stack((scaled, scaled), axis=1)), "full scale is 1|no numbers")
 
 
 def test_a_small_file_of_many_hours_is_refused_at_once():
