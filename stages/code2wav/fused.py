@@ -208,7 +208,6 @@ class FusedUnit:
             out.context_size,
             **early(x.values),
             TAPS=KERNEL,
-            REUSE=tile.reuse,
             EVEN=x.channels % tile.k == 0 and x.channels == self.wide + self.narrow,
             BLOCK_M=tile.m,
             WIDE=self.wide,
@@ -216,7 +215,6 @@ class FusedUnit:
             BLOCK_K=tile.k,
             num_warps=tile.warps,
             num_stages=tile.stages,
-            maxnreg=tile.registers,
         )
 
 

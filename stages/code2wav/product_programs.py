@@ -43,41 +43,32 @@ def product(
     eps,
     EARLY: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    REUSE: tl.constexpr,
     EVEN_K: tl.constexpr,
     EVEN_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    WIDE: tl.constexpr,
-    NARROW: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """`rows` of x times weight [taps · depth, columns], and of each tile what `_finish` says.
 
-    A tile has WIDE and NARROW columns. With `eps` each row of x is RMS-normalised; the norm's weight is in `weight`.
+    With `eps` each row of x is RMS-normalised; the norm's weight is a part of `weight`.
     """
     await_input(EARLY)
-    tiles_n = tl.cdiv(columns, WIDE + NARROW)
+    tiles_n = tl.cdiv(columns, BLOCK_N)
     m = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_n = tl.program_id(0) % tiles_n * (WIDE + NARROW)
-    n, narrow = first_n + tl.arange(0, WIDE), first_n + WIDE + tl.arange(0, MIN_BLOCK if NARROW == 0 else NARROW)
+    n = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row, owner = place(m, rows, per_frame, owners)
     left = x + (row * row_stride + owner * x_context)[:, None]
-    total, total_narrow, squares = _multiply(
-        left, weight, n, narrow, columns, depth, taps, tap_stride,
-        eps is not None, REUSE, EVEN_K, EVEN_N, BLOCK_M, WIDE, NARROW, BLOCK_K,
+    total, _, squares = _multiply(
+        left, weight, n, n, columns, depth, taps, tap_stride,
+        eps is not None, EVEN_K, EVEN_N, BLOCK_M, BLOCK_N, 0, BLOCK_K,
     )  # fmt: skip
     if eps is not None:
-        scale = tl.rsqrt(squares / depth + eps)[:, None]
-        total, total_narrow = total * scale, total_narrow * scale
+        total *= tl.rsqrt(squares / depth + eps)[:, None]
     _finish(
         total, bias, added, raw, out, frequency, height, m, owner, n, rows, columns, added_context, out_context,
         ACTIVATION,
     )  # fmt: skip
-    if NARROW > 0:
-        _finish(
-            total_narrow, bias, added, raw, out, frequency, height, m, owner, narrow, rows, columns, added_context,
-            out_context, ACTIVATION,
-        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -104,7 +95,6 @@ def residual_unit(
     out_context,
     EARLY: tl.constexpr,
     TAPS: tl.constexpr,
-    REUSE: tl.constexpr,
     EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     WIDE: tl.constexpr,
@@ -122,7 +112,7 @@ def residual_unit(
     left = x + (row * channels + owner * x_context)[:, None]
     total, total_narrow, _ = _multiply(
         left, dilated, n, narrow, channels, channels, TAPS, tap_stride,
-        False, REUSE, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
+        False, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
     )  # fmt: skip
     hidden = _biased_snake(total, dilated_bias, inner_frequency, inner_height, n, channels).to(x.dtype.element_ty)
     total = tl.dot(hidden, _square(pointwise, n, n, channels), input_precision="tf32x3")
@@ -169,7 +159,6 @@ def _multiply(
     taps,
     tap_stride,
     SQUARES: tl.constexpr,
-    REUSE: tl.constexpr,
     EVEN_K: tl.constexpr,
     EVEN_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -185,7 +174,8 @@ def _multiply(
     # The taps of some inputs follow each other, since they read nearly the same rows.
     for step in range(taps * tl.cdiv(depth, BLOCK_K)):
         tap, first = step % taps, step // taps * BLOCK_K
-        a = _load_left(left + tap * tap_stride + (first + k)[None, :], k, depth - first, REUSE, EVEN_K)
+        a_at = left + tap * tap_stride + (first + k)[None, :]
+        a = tl.load(a_at) if EVEN_K else tl.load(a_at, mask=(k < depth - first)[None, :], other=0.0)
         if SQUARES:
             squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
         a = a.to(weight.dtype.element_ty)
@@ -196,17 +186,6 @@ def _multiply(
             b = _load_right(right + narrow[None, :], k, narrow, depth - first, columns, EVEN_K, EVEN_N)
             total_narrow = tl.dot(a, b, total_narrow, input_precision="tf32x3")
     return total, total_narrow, squares
-
-
-@triton.jit
-def _load_left(at, k, depth, REUSE: tl.constexpr, EVEN: tl.constexpr):
-    """A tile of inputs [rows, k]. REUSE: the next tap reads most of them again.
-
-    8 bytes at a time are copied to shared memory through the first-level cache, 16 would pass it by.
-    """
-    if REUSE:
-        at = tl.max_contiguous(at, [1, 64 // at.dtype.element_ty.primitive_bitwidth])
-    return tl.load(at) if EVEN else tl.load(at, mask=(k < depth)[None, :], other=0.0)
 
 
 @triton.jit

@@ -24,8 +24,6 @@ class Tile:
     k: int
     warps: int
     stages: int
-    reuse: bool = False
-    registers: int | None = None
 
 
 def split_columns(columns: int) -> tuple[int, int]:
@@ -134,7 +132,6 @@ class Product:
         What a transposed convolution makes of one row are several, side by side here and one below the other in `out`.
         """
         tile = choose_tile(x.rows, self.columns, self.depth, self.taps, self.weight.element_size())
-        wide, narrow = split_columns(tile.n)
         product_programs.product[(triton.cdiv(x.rows, tile.m) * triton.cdiv(self.columns, tile.n),)](
             x.values,
             self.weight,
@@ -158,16 +155,13 @@ class Product:
             self.norm_eps,
             **early(x.values),
             ACTIVATION=self.activation,
-            REUSE=tile.reuse,
             EVEN_K=self.depth % tile.k == 0,
             EVEN_N=self.columns % tile.n == 0,
             BLOCK_M=tile.m,
-            WIDE=wide,
-            NARROW=narrow,
+            BLOCK_N=tile.n,
             BLOCK_K=tile.k,
             num_warps=tile.warps,
             num_stages=tile.stages,
-            maxnreg=tile.registers,
         )
 
 

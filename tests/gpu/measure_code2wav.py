@@ -149,7 +149,6 @@ class Call:
     columns: int
     depth: int
     """Of all taps; of a residual unit those of both convolutions."""
-    taps: int
     kind: tuple[object, ...]
 
     @property
@@ -169,13 +168,13 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
     def record_product(self: Product, x: Rows, **options: Rows | None) -> None:
         kind = (self.activation, self.norm_eps is not None, self.taps, *sorted(options))
         again = functools.partial(product, self, x, **options)
-        calls.append(Call(self, again, x.rows, self.columns, self.depth * self.taps, self.taps, kind))
+        calls.append(Call(self, again, x.rows, self.columns, self.depth * self.taps, kind))
         again()
 
     def record_unit(self: FusedUnit, x: Rows, *others: Rows | None) -> None:
         again = functools.partial(whole, self, x, *others)
         kind = (self.dilated.dilation, others[1] is not None)
-        calls.append(Call(self, again, x.rows, x.channels, 8 * x.channels, 7, kind))
+        calls.append(Call(self, again, x.rows, x.channels, 8 * x.channels, kind))
         again()
 
     Product.__call__, FusedUnit._whole = record_product, record_unit
@@ -214,27 +213,20 @@ def kernels(decoder: CodecDecoder, config: CodecConfig, streams: int, frames: in
 
 def trials(call: Call) -> list[Tile]:
     """The tiles to try for a call."""
-    reuse = (False, True) if call.taps > 1 else (False,)
     if isinstance(call.made_by, FusedUnit):
         depth = call.columns
-        narrow = [(128, 32, 4, 3), (128, 32, 4, 4), (128, 32, 8, 3, 128), (256, 32, 8, 3), (64, 32, 4, 4)]
-        wide = [(64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 8, 3, 128), (64, 32, 4, 4), (128, 32, 8, 4)]
-        found = [
-            Tile(m, depth, k, warps, stages, again, *registers)
-            for m, k, warps, stages, *registers in (wide if depth > 96 else narrow)
-            for again in reuse
-        ]
+        sizes = [(128, 32, 4, 3), (256, 32, 8, 3), (64, 32, 4, 4), (64, 64, 4, 3), (64, 64, 8, 3), (128, 64, 8, 3)]
+        found = [Tile(m, depth, k, warps, stages) for m, k, warps, stages in sizes]
     elif call.rows <= 64:
         depth = call.made_by.depth
         found = [Tile(m, n, k, 4, s) for m in (16, 32) for n in (32, 64, 128) for k in (64, 128) for s in (3, 5)]
     else:
         depth = call.made_by.depth
-        many, few = [(128, 128), (128, 192), (256, 96), (256, 128)], [(64, 64), (64, 96), (64, 128), (128, 64)]
-        shapes = [(m, n, 8, 3) for m, n in many] + [(m, n, 4, 3) for m, n in few]
-        shapes += [(128, 128, 4, 3), (64, 192, 4, 3), (128, 96, 4, 3), (128, 96, 8, 4), (64, 64, 4, 5), (64, 128, 4, 4)]
+        shapes = [(m, n, 8) for m, n in ((128, 128), (128, 256), (256, 128), (256, 64))]
+        shapes += [(m, n, 4) for m, n in ((64, 64), (64, 128), (64, 256), (128, 32), (128, 64), (128, 128))]
         k = 32 if depth % 64 else 64
-        found = [Tile(m, n, k, warps, stages, again) for m, n, warps, stages in shapes for again in reuse]
-    return [tile for tile in found if call.columns % tile.n == 0 and depth % tile.k == 0]
+        found = [Tile(m, n, k, warps, stages) for m, n, warps in shapes for stages in (3, 4)]
+    return [tile for tile in found if tile.n <= max(64, 2 * call.columns) and depth % tile.k == 0]
 
 
 def use(tile: Tile) -> None:
