@@ -111,7 +111,7 @@ def chunk_sizes(max_chunk_frames: int) -> list[int]:
 
 
 def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions) -> ChunkDecoder:
-    """The decoder for the device that the options name, warm. Raises CheckpointError and ConfigurationError."""
+    """The decoder for the device that the options name, warm. Raises CheckpointError."""
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     max_chunk_frames = min(options.max_chunk_frames, options.max_batch_frames)
     if options.device != "cuda":

@@ -54,7 +54,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch that was not read."""
+    """A launch that was not read, and how many frames it holds of each stream."""
 
     streams: list[Stream]
     frames: list[int]

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor, nn
 
 from ..architecture import CodecConfig
-from ..errors import ConfigurationError
+from ..errors import CheckpointError
 from . import product_programs, programs
 from .decoder import CodecDecoder
 from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
@@ -73,7 +73,7 @@ class FusedTransformer:
     def __init__(
         self, module: Transformer, config: CodecConfig, dtype: torch.dtype, slots: int, max_frames: int
     ) -> None:
-        self.config, self.dtype = config, dtype
+        self.config = config
         self.ring = config.sliding_window - 1 + max_frames
         device = module.norm.weight.device
         eps = config.rms_norm_eps
@@ -292,9 +292,9 @@ class FusedDecoder:
     def __init__(
         self, decoder: CodecDecoder, config: CodecConfig, dtype: torch.dtype, slots: int, max_frames: int
     ) -> None:
-        """`decoder` frozen, float32. A chunk has at most `max_frames` frames. Raises ConfigurationError."""
+        """`decoder` frozen, float32. A chunk has at most `max_frames` frames. Raises CheckpointError."""
         if config.head_dim % 2:
-            raise ConfigurationError(f"code2wav: head_dim {config.head_dim} is odd")
+            raise CheckpointError(f"decoder_config: head_dim {config.head_dim} is odd and cannot be rotated")
         self.max_frames, self.silent_slot, self.idle_slot = max_frames, slots, slots + 1
         table, device = decoder.quantizer, decoder.pre_conv.conv.weight.device
         assert isinstance(table, CodeTable)
@@ -344,12 +344,13 @@ class FusedDecoder:
             spread(hidden, out=rows)
             hidden = first if after is None else rows.fresh(rows.channels)
             block(rows, hidden)
-        vocoder = inputs[2 + len(self.upsample) :]
-        self.first(first, out=vocoder[0])
-        for index, vocode in enumerate(self.blocks):
-            step = 1 + len(vocode.units)
-            vocode(vocoder[index * step], vocoder[index * step + 1 : index * step + step + 1])
-        self._to_samples(vocoder[-1], samples)
+        at = 2 + len(self.upsample)
+        self.first(first, out=inputs[at])
+        for vocoder in self.blocks:
+            end = at + 1 + len(vocoder.units)
+            vocoder(inputs[at], inputs[at + 1 : end + 1])
+            at = end
+        self._to_samples(inputs[at], samples)
         self.contexts.keep(memory, batch)
 
     def _sum_codes(self, batch: Batch, out: Rows) -> None:

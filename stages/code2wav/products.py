@@ -39,7 +39,7 @@ def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> 
     if bytes_ == 4:
         return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
     if rows <= 64:
-        return Tile(16 if rows <= 16 else 32, 32 if columns <= 1536 else 64, 128, 4, 4)
+        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
     k = 64 if depth % 64 == 0 else 32
     if rows * columns < 400 * 64 * 64:
         return Tile(64, 64, k, 4, 4)

@@ -1,6 +1,7 @@
 """The fused decoder computes what the plain modules do, on the GPU if there is one, else in Triton's interpreter."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.code2wav.decoder import load_decoder
 from duotone.stages.code2wav.fused import Batch, FusedDecoder
 from duotone.stages.code2wav.graphs import batch_sizes
+from duotone.stages.errors import CheckpointError
 from duotone.stages.types import SAMPLES_PER_FRAME
 
 from ..golden_outputs import CUSTOM_VOICE, codec_cases
@@ -81,6 +83,13 @@ def test_samples_become_int16_clamped_and_rounded_to_nearest(fused):
     codes = CASES["codec_05"].codes[:1]
     (floats,), (integers,) = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
     assert np.array_equal(integers, np.rint(floats * np.float32(32_767)).astype(np.int16))
+
+
+def test_heads_that_cannot_be_rotated_are_refused():
+    checkpoint = read_checkpoint(CUSTOM_VOICE)
+    plain = load_decoder(checkpoint.codec, checkpoint.codec_weights, torch.float32, "cpu")
+    with pytest.raises(CheckpointError, match="decoder_config: head_dim 13"):
+        FusedDecoder(plain, replace(checkpoint.codec, head_dim=13), torch.float32, 1, 1)
 
 
 @pytest.mark.parametrize("most", [1, 3, 24, 160, 256])
