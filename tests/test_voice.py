@@ -9,7 +9,7 @@ import soundfile
 from duotone.server.config import BUNDLED_VOICE, Settings
 from duotone.stages.checkpoint import read_checkpoint
 
-MAX_BYTES = 16_000_000
+MAX_BYTES = 24_000_000
 
 
 def test_it_is_the_default_and_passes_every_check():

@@ -21,13 +21,13 @@ from .sizes import BOOKS, CODEC, SPEAKER, TALKER
 
 SAMPLING = {
     "do_sample": True,
-    "temperature": 0.3,
+    "temperature": 0.1,
     "top_k": 50,
     "top_p": 1.0,
     "repetition_penalty": 1.0,
     "max_new_tokens": 2048,
     "subtalker_dosample": True,
-    "subtalker_temperature": 0.2,
+    "subtalker_temperature": 0.1,
     "subtalker_top_k": 50,
     "subtalker_top_p": 1.0,
 }

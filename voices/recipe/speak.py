@@ -1,6 +1,6 @@
 """Says sentences with a checkpoint, plainly and one at a time, or decodes the teacher's codes, for measuring.
 
-    python -m recipe.speak --checkpoint lark --sentences sentences.txt --out DIR [--temperature 0.3]
+    python -m recipe.speak --checkpoint lark --sentences sentences.txt --out DIR [--temperature 0.1]
     python -m recipe.speak --checkpoint lark --shard 00000-00.npz --out DIR
 
 Writes DIR/000.wav, 001.wav, …; with `--shard` each is one utterance of the teacher, through its codes and the decoder.
@@ -140,8 +140,8 @@ def main() -> None:
     what.add_argument("--sentences", type=Path)
     what.add_argument("--shard", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--temperature", type=float, default=0.3)
-    parser.add_argument("--predictor-temperature", type=float, default=0.2)
+    parser.add_argument("--temperature", type=float, default=0.1)
+    parser.add_argument("--predictor-temperature", type=float, default=0.1)
     parser.add_argument("--penalty", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--english", action="store_true", help="say the language instead of leaving it open")
