@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from ..profiling.metrics import Metrics
@@ -24,6 +22,7 @@ from .body_limit import BodyLimitMiddleware
 from .catalog import Catalog, catalog_router
 from .cloning import Cloning, Listener
 from .config import Settings
+from .cors import EnvelopedCorsMiddleware
 from .errors import answer_error
 from .head_requests import HeadMiddleware
 from .keys import ApiKeys, KeyMiddleware
@@ -57,6 +56,7 @@ def create_app(
     """
 
     keys = ApiKeys.of(settings.http)
+    max_body_bytes = settings.max_body_bytes(recordings=listener is not None)
     # Its threads start with the first answers that need them.
     encoding = ThreadPoolExecutor(settings.http.encoder_threads, thread_name_prefix="encoding")
 
@@ -83,7 +83,7 @@ def create_app(
         redirect_slashes=False,
         # A body without a Content-Type is taken as JSON.
         strict_content_type=False,
-        middleware=_middleware(settings, keys, recordings=listener is not None),
+        middleware=_middleware(settings, keys, max_body_bytes),
         exception_handlers=dict.fromkeys(
             (RequestValidationError, HTTPException, DuotoneError, Exception), answer_error
         ),
@@ -93,7 +93,7 @@ def create_app(
     cloning = Cloning(settings, catalog, listener)
     narrator = Narrator(settings, catalog, cloning, planner, pipeline)
     app.include_router(speech_router(narrator, settings.http, encoding), dependencies=locked)
-    app.include_router(live_speech_router(LiveSpeech(narrator, settings, keys, encoding)))
+    app.include_router(live_speech_router(LiveSpeech(narrator, settings, keys, encoding, max_body_bytes)))
     app.include_router(catalog_router(catalog))
     app.include_router(voices_router(cloning, locked))
     app.include_router(operations_router(pipeline, metrics))
@@ -102,14 +102,12 @@ def create_app(
     return app
 
 
-def _middleware(settings: Settings, keys: ApiKeys, recordings: bool) -> list[Middleware]:
+def _middleware(settings: Settings, keys: ApiKeys, max_body_bytes: int) -> list[Middleware]:
     """From the outermost on: every answer has a request id, pages may read refusals, strangers send no body."""
-    # A recording may come in base64, which makes four bytes of three.
-    audio_bytes = 4 * math.ceil(settings.cloning.max_audio_bytes / 3) if recordings else 0
     return [
         Middleware(RequestIdMiddleware),
         Middleware(
-            CORSMiddleware,
+            EnvelopedCorsMiddleware,
             allow_origins=settings.http.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
@@ -119,7 +117,7 @@ def _middleware(settings: Settings, keys: ApiKeys, recordings: bool) -> list[Mid
         Middleware(HeadMiddleware),
         Middleware(
             BodyLimitMiddleware,
-            max_bytes=settings.http.max_body_bytes + audio_bytes,
+            max_bytes=max_body_bytes,
             timeout_s=settings.http.body_timeout_s,
         ),
     ]

@@ -5,6 +5,7 @@ joined by `__`), flags of the command line. An unknown key in any of them is an 
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,11 @@ class HttpOptions(Options):
     live_idle_s: float = Field(
         120.0, gt=0, description="a live session that says nothing for so long, and has nothing said, is closed"
     )
-    live_max_message_bytes: int = Field(1 << 16, ge=1024, description="larger messages end a live session")
+    live_max_message_bytes: int = Field(
+        1 << 16, ge=1024, description="larger messages end a live session; its first may be as large as a request body"
+    )
     live_max_pending_chars: int = Field(
-        16_384, ge=256, description="a live session whose text waits by more than so much is ended"
+        16_384, ge=256, description="a live session of which more waits, counted as it is spoken, is ended"
     )
     drain_s: float = Field(10.0, ge=0, description="how long a stopping server lets answers in flight end")
 
@@ -106,6 +109,10 @@ class Settings(Options):
     def serves_bundled_voice(self) -> bool:
         """Whether `model` is the voice that comes with the package, by whatever path."""
         return Path(self.model).resolve() == BUNDLED_VOICE.resolve()
+
+    def max_body_bytes(self, recordings: bool) -> int:
+        """The most that a request's body may hold; with a recording, in base64, which makes four bytes of three."""
+        return self.http.max_body_bytes + (4 * math.ceil(self.cloning.max_audio_bytes / 3) if recordings else 0)
 
     def text_front(self, language: str) -> TextOptions:
         """The text front end for a request in a language of the model or `auto`; its `normalise` is on or off."""

@@ -97,6 +97,7 @@ _HTTP_CODES = {
     408: "idle_timeout",
     413: "body_too_large",
     415: "binary_message",
+    431: "headers_too_large",
 }
 
 
@@ -137,6 +138,8 @@ async def answer_error(connection: HTTPConnection, error: Exception) -> Response
     elif isinstance(error, KeyRefused):
         headers["WWW-Authenticate"] = "Bearer"
     level = logging.WARNING if answer.status >= 500 else logging.INFO
+    if isinstance(error, NotReady):
+        level = logging.DEBUG  # What every probe of a starting server hears.
     method = connection.scope["method"] if connection.scope["type"] == "http" else "WebSocket"
     # What the client is told, and not the error itself, which may hold all of a body.
     log.log(level, "%s %s: %d: %s", method, connection.url.path, answer.status, told.error.message)

@@ -60,10 +60,9 @@ class Wire:
 
     def __init__(self, socket: WebSocket, options: HttpOptions) -> None:
         self._socket = socket
-        self._max_bytes = options.live_max_message_bytes
         self._send_timeout_s = options.send_timeout_s
 
-    async def receive(self) -> ClientMessage:
+    async def receive(self, max_bytes: int) -> ClientMessage:
         """The next message. Raises what `parse_message` does, and HTTPException for binary and large ones."""
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
@@ -71,8 +70,8 @@ class Wire:
         text = message.get("text")
         if text is None:
             raise HTTPException(415, "messages are JSON text; this one is binary")
-        if len(text.encode()) > self._max_bytes:
-            raise HTTPException(413, f"the message is larger than {self._max_bytes} bytes")
+        if len(text.encode()) > max_bytes:
+            raise HTTPException(413, f"the message is larger than {max_bytes} bytes")
         return parse_message(text)
 
     async def tell(self, message: ServerMessage) -> None:
@@ -113,6 +112,8 @@ class LiveSpeech:
     settings: Settings
     keys: ApiKeys
     encoding: Executor
+    max_start_bytes: int
+    """Of a `session`, which may bring a recording."""
 
     async def serve(self, socket: WebSocket) -> None:
         """One session, from its opening to its close."""
@@ -134,7 +135,7 @@ class LiveSpeech:
     async def _converse(self, socket: WebSocket, wire: Wire) -> None:
         try:
             async with asyncio.timeout(self.settings.http.live_idle_s):
-                start = await wire.receive()
+                start = await wire.receive(self.max_start_bytes)
         except TimeoutError:
             raise _idle(self.settings.http) from None
         if not isinstance(start, SessionStart):
@@ -169,7 +170,7 @@ class Session:
 
     async def run(self) -> None:
         """Obey and speak, side by side, until all is spoken after `end`."""
-        reading = asyncio.ensure_future(self._wire.receive())
+        reading = self._read()
         self._speaking = asyncio.ensure_future(self._speak())
         try:
             while not self._speaking.done():
@@ -179,7 +180,7 @@ class Session:
                 if reading.done():
                     self._active_s = time.monotonic()
                     await self._obey(reading.result())
-                    reading = asyncio.ensure_future(self._wire.receive())
+                    reading = self._read()
             self._speaking.result()
         except SlowClient:
             for narration in self._narrations:
@@ -194,12 +195,14 @@ class Session:
 
     # ---- what the client says
 
+    def _read(self) -> asyncio.Future[ClientMessage]:
+        return asyncio.ensure_future(self._wire.receive(self._options.live_max_message_bytes))
+
     async def _obey(self, message: ClientMessage) -> None:
         if self._ended and not isinstance(message, Cancel):
             raise RequestError(f"`{message.type}` came after `end`", "type")
         match message:
             case TextPart():
-                self._make_room(len(message.text))
                 self._add(self._text.add(message.text))
             case Flush():
                 self._make_room(_FLUSH_CHARS)
@@ -214,15 +217,17 @@ class Session:
                 raise RequestError("the session has begun already", "type")
 
     def _make_room(self, chars: int) -> None:
-        """Raises RequestError when too much waits to be spoken."""
+        """Raises RequestError when with so many more too much waits to be spoken."""
         flushes = len(self._narrations) - 1
         waiting = len(self._text) + sum(narration.upcoming_chars for narration in self._narrations)
         waiting += _FLUSH_CHARS * flushes
         most = self._options.live_max_pending_chars
         if waiting + chars > most:
-            raise RequestError(f"{waiting} characters wait to be spoken, {chars} more would be over {most}", "text")
+            raise RequestError(f"{waiting + chars} characters, as they are spoken, would wait: over {most}", "text")
 
     def _add(self, texts: list[str]) -> None:
+        """Have pieces of the text spoken, which may be much longer than it: numbers and signs are words there."""
+        self._make_room(sum(map(len, texts)))
         self._narrations[-1].extend(self._delivery.piece(text) for text in texts)
 
     def _close(self) -> None:
@@ -298,6 +303,11 @@ def live_speech_router(live: LiveSpeech) -> APIRouter:
     async def speech_stream(socket: WebSocket) -> None:
         _check_origin(socket, live.settings.http.cors_origins)
         await live.serve(socket)
+
+    # Without it, the router would refuse with 403 and no words.
+    @router.websocket("/{path:path}")
+    async def nothing(socket: WebSocket) -> None:
+        raise HTTPException(404)
 
     return router
 

@@ -181,15 +181,10 @@ class Delivery:
 
     def piece(self, text: str) -> Piece:
         """The next piece. Raises RequestError when the text does not fit into a prompt."""
-        plan = self._planner(
-            text,
-            language=self._voice.language,
-            speaker=self._voice.speaker,
-            instruction=self._voice.instructions,
-            non_streaming=self._choices.non_streaming_mode,
-            reference=self._voice.reference,
-        )
+        plan = self._plan(text, self._voice.instructions)
         least, room = self._choices.min_new_frames, self._max_positions - plan.positions
+        if room < 1 and self._plan(text, None).positions < self._max_positions:
+            raise RequestError("they are so long that the prompt has no room for the text", "instructions")
         if least is not None and least > room:
             raise RequestError(
                 f"a piece of this text has room for {max(0, room)} frames, not {least}", "min_new_frames"
@@ -197,6 +192,16 @@ class Delivery:
         sampling = self._sampling(piece_seed(self._seed, self._made), self._most_frames(text, plan))
         self._made += 1
         return Piece(text, plan, sampling)
+
+    def _plan(self, text: str, instructions: str | None) -> PromptPlan:
+        return self._planner(
+            text,
+            language=self._voice.language,
+            speaker=self._voice.speaker,
+            instruction=instructions,
+            non_streaming=self._choices.non_streaming_mode,
+            reference=self._voice.reference,
+        )
 
     def _most_frames(self, text: str, plan: PromptPlan) -> int:
         """Frames of a piece where the request sets no limit: an end to a voice that babbles on, within what fits."""

@@ -240,7 +240,9 @@ class ProfileRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    stages: list[str] | None = Field(None, description="all configured stages, or all that are profiled, if absent")
+    stages: list[str] | None = Field(
+        None, min_length=1, description="all configured stages, or all that are profiled, if absent"
+    )
 
 
 class ProfileStarted(BaseModel):

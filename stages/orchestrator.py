@@ -124,7 +124,7 @@ class Orchestrator:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.critical("the task '%s' broke", name, exc_info=error)
                 self._accepting = False
-                self._fail_all(StageFailed(f"the orchestrator broke: {error}"))
+                self._fail_all(StageFailed("the orchestrator broke"))
 
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(done)
@@ -312,7 +312,8 @@ class Orchestrator:
         if not any(other.alive for other in self._fleet.replicas(replica.spec.stage)):
             stranded += [request.key for request in self._waiting]
         for key in stranded:
-            self._fail(self._requests[key], StageFailed(reason))
+            # The reason, which may quote our code, is for the log.
+            self._fail(self._requests[key], StageFailed(f"{replica.name} has failed and is replaced"))
         self._spawn(self._replace(replica), f"replace {replica.name}")
 
     async def _replace(self, dead: Replica) -> None:

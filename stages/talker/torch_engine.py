@@ -17,7 +17,7 @@ from torch.profiler import record_function
 from ..checkpoint import Checkpoint
 from ..engine import Engine
 from ..errors import RequestError
-from ..messages import Abort, Ended, Frames, Speak, StageCommand
+from ..messages import Abort, Ended, Failed, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
 from .sampling import Draw, DrawRows, Noise, penalise
@@ -93,6 +93,8 @@ class TorchTalkerEngine(Engine):
             self._seen = torch.zeros(self.slots, weights.eos_row + 1, dtype=torch.bool, device=self._device)
         log.info("key/value buffers: up to %d MiB", self._backbone.buffer_bytes >> 20)
         self._waiting: deque[Speak] = deque()
+        self._failed: list[int] = []
+        """Streams that have failed and of which that is still to be told."""
         self._free_slots = list(range(self.slots))
         self._batch = Batch.of([], self._device)
         self._warm_up(tokens.tts_pad_token_id)
@@ -112,23 +114,33 @@ class TorchTalkerEngine(Engine):
         self._waiting.append(command)
 
     def has_work(self) -> bool:
-        """Whether a request is running or waiting."""
-        return bool(self._waiting or self._batch.streams)
+        """Whether a request is running or waiting, or has failed."""
+        return bool(self._waiting or self._batch.streams or self._failed)
 
     @torch.inference_mode()
-    def step(self) -> Frames:
-        """Make a frame of every running request, and the first one of the request that has waited longest."""
+    def step(self) -> Frames | Failed:
+        """Make a frame of every running request, and the first one of the request that has waited longest.
+
+        A request with which the model overflows fails, and is told of at the next step.
+        """
+        if self._failed:
+            failed, self._failed = self._failed, []
+            return Failed(failed, "the model overflows with this request")
         started_s = time.perf_counter()
         hidden = self._hidden_states()
         batch_rows = len(hidden)
         uniform = np.stack([stream.noise.frame() for stream in self._batch.streams])
         uniform_rows = torch.from_numpy(uniform).to(self._device)
-        first_codes = self._draw_first_codes(hidden, uniform_rows[:, 0])
+        logits = self._weights.first_code_logits(hidden)
+        sound = logits.isfinite().all(-1).tolist()
+        first_codes = self._draw_first_codes(logits.nan_to_num(), uniform_rows[:, 0])
         stopped = (first_codes == self._weights.eos_row).tolist()
-        ended = [Ended(stream.key, "stop") for stream, stop in zip(self._batch.streams, stopped, strict=True) if stop]
-        if ended:
-            going_on = [row for row, stop in enumerate(stopped) if not stop]
-            self._retire({end.key for end in ended})
+        keys = [stream.key for stream in self._batch.streams]
+        self._failed = [key for key, good in zip(keys, sound, strict=True) if not good]
+        ended = [Ended(key, "stop") for key, good, stop in zip(keys, sound, stopped, strict=True) if good and stop]
+        if ended or self._failed:
+            going_on = [row for row, (good, stop) in enumerate(zip(sound, stopped, strict=True)) if good and not stop]
+            self._retire({*self._failed, *(end.key for end in ended)})
             hidden, first_codes, uniform_rows = hidden[going_on], first_codes[going_on], uniform_rows[going_on]
         keys = [stream.key for stream in self._batch.streams]
         codes = self._complete_frames(hidden, first_codes, uniform_rows) if keys else b""
@@ -177,10 +189,9 @@ class TorchTalkerEngine(Engine):
         self._seen[stream.slot] = False
         return stream, self._weights.embed_prompt(plan)
 
-    def _draw_first_codes(self, hidden: Tensor, uniform: Tensor) -> Tensor:
-        """Rows of `head`, int64 [rows]: codes 0, or eos. `uniform` is float32 [rows]."""
+    def _draw_first_codes(self, logits: Tensor, uniform: Tensor) -> Tensor:
+        """Rows of `head`, int64 [rows]: codes 0, or eos. `logits` is float32 [rows, head], `uniform` float32 [rows]."""
         batch = self._batch
-        logits = self._weights.first_code_logits(hidden)
         if batch.penalty is not None:
             logits = penalise(logits, self._seen[batch.slots], batch.penalty)
         too_early = [row for row, it in enumerate(batch.streams) if it.frames < it.sampling.min_new_frames]

@@ -370,6 +370,15 @@ class TestUploadedVoices:
             assert [message async for message in socket]
         assert heard(pipeline) == "5 None"
 
+    async def test_a_live_session_brings_a_recording_as_large_as_a_request_s(self, port, pipeline, settings):
+        recording = bytes(2 * settings.http.live_max_message_bytes)
+        session = {"type": "session", "model": "tts-1", "ref_audio": data_url(recording), "ref_text": "So it is."}
+        async with connect(f"ws://127.0.0.1:{port}{SPEECH}/stream", proxy=None) as socket:
+            for message in (session, {"type": "text", "text": "Hello."}, {"type": "end"}):
+                await socket.send(json.dumps(message))
+            assert [message async for message in socket]
+        assert heard(pipeline) == f"{len(recording)} So it is."
+
 
 class TestVoicesInAFolder:
     @pytest.fixture

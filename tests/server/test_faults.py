@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from duotone.server.config import HttpOptions, Settings
 from duotone.server.errors import ClientGone
+from duotone.server.head_limit import MAX_HEAD_BYTES
 from duotone.server.live_protocol import Cancelled
 from duotone.server.live_speech import Wire
 from duotone.server.logs import reveals_something
@@ -116,6 +117,41 @@ async def test_a_message_larger_than_any_ends_the_session_without_an_alarm(port,
         assert session.close_code == 1009
     await asyncio.sleep(0.05)
     assert alarms() == []
+
+
+async def test_an_opening_of_an_unknown_path_is_404_in_the_envelope(port, alarms):
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws://127.0.0.1:{port}/v1/realtime", proxy=None)
+    assert json.loads(refused.value.response.body)["error"]["code"] == "not_found"
+    assert refused.value.response.status_code == 404
+    assert refused.value.response.headers["X-Request-Id"]
+    assert alarms() == []
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"q" * MAX_HEAD_BYTES,
+        b" HTTP/1.1\r\nA: " + b"a" * MAX_HEAD_BYTES,
+        b" HTTP/1.1" + b"\r\nA: a" * (MAX_HEAD_BYTES // 6),
+    ],
+)
+async def test_a_head_that_does_not_end_is_refused(port, endless):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /live?")
+    await asyncio.sleep(0.05)  # What comes at once with the first bytes is not counted.
+    writer.write(b"q" + endless)
+    async with asyncio.timeout(DEADLINE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+async def test_heads_are_bounded_each_for_itself(live):
+    for _ in range(4):
+        answer = await live.get("/live", headers={"A": "a" * 40_000})
+        assert answer.status_code == 200
 
 
 async def test_a_page_of_another_origin_is_refused_without_an_alarm(port, alarms):

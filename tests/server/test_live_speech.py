@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -362,6 +363,12 @@ class TestRefusals:
         assert code_of_close == closed
         assert pipeline.streams[0].cancelled
 
+    async def test_a_session_larger_than_a_request_body_is_told(self, opening, settings):
+        async with opening() as client:
+            await client.say("session", model="tts-1", ref_audio="x" * settings.http.max_body_bytes)
+            error, closed = await client.error()
+        assert (error["code"], closed) == ("body_too_large", 1009)
+
     @pytest.mark.parametrize("type", ["text", "flush", "cancel", "end"])
     async def test_the_session_comes_first(self, opening, type):
         async with opening() as client:
@@ -421,6 +428,31 @@ class TestRefusals:
             async with opening(origin=origin) as client:
                 await client.say("session", model="tts-1")
                 assert (await client.next())["type"] == "ready"
+
+
+class TestTextThatGrowsWhenItIsSpoken:
+    @pytest.fixture
+    def settings(self, settings) -> Settings:
+        return settings.model_copy(update={"text": TextOptions(normalise="on", pause_s=0)})
+
+    async def test_it_counts_as_it_is_spoken_at_the_message_that_is_too_much(self, session, pipeline):
+        pipeline.gate = asyncio.Semaphore(0)
+        async with session() as client:
+            await client.text("%" * 3_000)
+            error, closed = await client.error()
+        assert (error["param"], closed) == ("text", 1008)
+        assert re.match(r"2\d{4} characters, as they are spoken, would wait: over 16384", error["message"])
+
+    async def test_at_the_end_too(self, session):
+        async with session(non_streaming_mode=True) as client:
+            await client.text("[" + "1" * 10_000)
+            await client.say("end")
+            error, closed = await client.error()
+        assert (error["param"], closed) == ("text", 1008)
+
+    async def test_what_is_not_spoken_does_not_count(self, session):
+        async with session() as client:
+            assert (await said(client, " " * 20_000, "Hello.", "\n" * 20_000)).audio == spoken("Hello.")
 
 
 class TestFailures:

@@ -8,11 +8,13 @@ async def test_health_is_ok_when_the_pipeline_is_ready(client):
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-async def test_health_is_503_when_it_is_not_and_live_still_200(client, pipeline):
+async def test_health_is_503_when_it_is_not_and_live_still_200(client, pipeline, caplog):
     pipeline.ready = False
+    caplog.set_level("INFO", "duotone")
     answer = await client.get("/health")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
     assert answer.headers["retry-after"] == "5"
+    assert not [record for record in caplog.records if record.name.startswith("duotone")]
     assert (await client.get("/live")).status_code == 200
 
 

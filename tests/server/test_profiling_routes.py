@@ -46,7 +46,7 @@ async def test_a_failure_is_an_envelope(client, pipeline, route, failure, status
     assert (answer.status_code, error["message"], error["param"]) == (status, str(failure), param)
 
 
-@pytest.mark.parametrize("body", [{"stages": "talker"}, {"stages": [1]}, {"stage": ["talker"]}])
+@pytest.mark.parametrize("body", [{"stages": "talker"}, {"stages": [1]}, {"stages": []}, {"stage": ["talker"]}])
 async def test_a_wrong_body_is_refused_by_name(client, pipeline, body):
     answer = await client.post("/start_profile", json=body)
     assert answer.status_code == 400

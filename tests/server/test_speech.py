@@ -7,14 +7,16 @@ import httpx
 import numpy as np
 import pytest
 
+from duotone.server.app import create_app
+from duotone.server.catalog import Catalog
 from duotone.server.config import Settings
 from duotone.server.narration import piece_seed
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
 from duotone.stages.pipeline import PipelineOptions, TalkerOptions
-from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME
+from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan
 
 from .decoding import assert_lasts, decoded
-from .fake_pipeline import spoken, sung_frame
+from .fake_pipeline import plan_of, spoken, sung_frame
 
 SPEECH = "/v1/audio/speech"
 TWO_PIECES = "The first sentence of the text. The second one that follows."
@@ -146,6 +148,20 @@ class TestShortContext:
     async def test_more_frames_at_least_than_fit_are_refused_by_that_name(self, client, ask):
         answer = await client.post(SPEECH, json=ask(min_new_frames=65))
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "min_new_frames")
+
+    async def test_instructions_that_leave_no_room_are_refused_by_that_name(
+        self, settings, model, pipeline, metrics, ask
+    ):
+        def plan(text: str, instruction: str | None, **choices: object) -> PromptPlan:
+            return plan_of((instruction or "") + text, instruction=instruction, **choices)
+
+        app = create_app(settings, Catalog(settings, model), plan, pipeline, metrics, pytest.fail)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            room_chars = 64 * 68 // 4 - len("Hello.")
+            answer = await client.post(SPEECH, json=ask(instructions="a" * room_chars))
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "instructions")
+            answer = await client.post(SPEECH, json=ask(instructions="a" * (room_chars - 17)))
+            assert answer.status_code == 200
 
 
 async def test_a_least_number_of_frames_lifts_the_limit_that_the_text_gives(client, ask, pipeline):

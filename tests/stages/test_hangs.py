@@ -15,7 +15,7 @@ from .fake_stage import FakeStages, settle
 PLAN = PromptPlan(rows=bytes(68 * 10))
 
 
-async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its_name(pipeline):
+async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its_name(pipeline, caplog):
     stages = FakeStages()
     async with pipeline(stages, hang_timeout_s=10) as orchestrator:
         stream = orchestrator.submit("r", PLAN, Sampling(seed=1))
@@ -25,8 +25,9 @@ async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its
         assert stages.sent("talker", Ping)
         await stages.say("code2wav", Pong())
         orchestrator._look_after_silent(9)
-        with pytest.raises(StageFailed, match="talker-0: it hung: not a word for 10 s"):
+        with pytest.raises(StageFailed, match="talker-0 has failed"):
             await anext(stream)
+        assert "talker-0: it hung: not a word for 10 s (exit status -9)" in caplog.messages
         assert stages.processes["talker"].returncode == -9
         assert stages.processes["code2wav"].returncode is None
 

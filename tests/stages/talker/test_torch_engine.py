@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from duotone.stages.errors import RequestError
-from duotone.stages.messages import Abort, Ended, Speak
+from duotone.stages.messages import Abort, Ended, Failed, Speak
 from duotone.stages.pipeline import TalkerOptions
 from duotone.stages.talker.prompt import build_plan
 from duotone.stages.talker.sampling import Draw, DrawRows
@@ -297,3 +297,26 @@ def test_bfloat16_makes_frames_of_real_codes(custom_voice, sampled_speak):
         assert len(codes) == 12 + key
         assert codes.min() >= 0
         assert codes.max() < 64
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("joins_at", [0, 4])
+def test_a_request_that_overflows_fails_alone_and_leaves_nothing_behind(custom_voice, sampled_speak, poison, joins_at):
+    engine = TorchTalkerEngine(custom_voice, options(slots=2))
+    expected = alone(engine, sampled_speak(1)), alone(engine, sampled_speak(2))
+    speaker = np.full(custom_voice.talker.hidden_size, poison, "<f4").tobytes()
+    poisoned = sampled_speak(0)
+    poisoned = Speak(0, msgspec.structs.replace(poisoned.plan, speaker=speaker, speaker_row=3), poisoned.sampling)
+    answers, failed = Answers(), []
+    engine.accept(sampled_speak(1))
+    for step in range(100):
+        if step == joins_at:
+            engine.accept(poisoned)
+            engine.accept(sampled_speak(2))  # Takes the slot that the failed one has left.
+        if engine.has_work():
+            event = engine.step()
+            failed += event.keys if isinstance(event, Failed) else answers.take(event) or []
+    assert failed == [0]
+    assert answers.frames.keys() == {1, 2}
+    assert np.array_equal(answers.codes(1), expected[0])
+    assert np.array_equal(answers.codes(2), expected[1])
