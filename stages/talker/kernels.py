@@ -1,8 +1,8 @@
 """The code predictor as Triton kernels: five launches a layer, two a pass, one a frame.
 
 The same arithmetic as `frames.PlainPredictor`, which is their reference. A pass streams all weights past a few rows: it
-is bound by memory and by the hand-over between launches. On Hopper a launch starts while the one before it runs, loads
-its weights, brings those of the product after the next into the L2 cache, and only then waits for its input.
+is bound by memory and by the hand-over between launches. On Hopper a launch starts to load its weights, and to bring
+those of the product after the next into the L2 cache, before what the launch in front wrote is to be seen.
 """
 
 import math
@@ -29,13 +29,11 @@ _ATTEND_WARPS, _DRAW_WARPS = 4, 8
 
 @dataclass(frozen=True)
 class Tile:
-    """The block of a product that a program computes, among how many warps the inputs are split for each 16 rows, and
-    how many loads of `x` a warp keeps on their way."""
+    """The block of a product that a program computes; its inputs are split among so many warps for each 16 rows."""
 
     rows: int
     columns: int
     split: int
-    loads: int
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,16 @@ class Tiles:
     heads: Tile
 
 
-_NARROW = Tiles(Tile(16, 32, 8, 2), Tile(16, 8, 8, 4), Tile(16, 64, 8, 2), Tile(16, 8, 8, 6), Tile(16, 16, 8, 2))
+_NARROW = Tiles(Tile(16, 32, 8), Tile(16, 8, 8), Tile(16, 64, 8), Tile(16, 8, 8), Tile(16, 16, 8))
 FIXED_TILES = ((sys.maxsize, _NARROW),)
 """For any number of rows the same, so that a row's result never depends on how many there are."""
 TILES = (
     (16, _NARROW),
-    (32, Tiles(Tile(32, 32, 4, 4), Tile(32, 16, 4, 4), Tile(32, 64, 4, 4), Tile(32, 16, 4, 4), Tile(32, 16, 4, 4))),
-    (64, Tiles(Tile(64, 32, 2, 4), Tile(32, 16, 4, 4), Tile(64, 64, 2, 2), Tile(32, 16, 4, 4), Tile(64, 16, 2, 4))),
-    (sys.maxsize, Tiles(*(Tile(64, columns, 4, 2) for columns in (32, 16, 64, 16, 16)))),
+    (32, Tiles(Tile(32, 32, 4), Tile(16, 16, 8), Tile(32, 64, 4), Tile(16, 16, 8), Tile(32, 16, 4))),
+    (64, Tiles(Tile(64, 32, 2), Tile(32, 16, 4), Tile(64, 64, 2), Tile(32, 16, 4), Tile(64, 16, 2))),
+    (sys.maxsize, Tiles(Tile(128, 32, 2), Tile(64, 16, 2), Tile(64, 64, 2), Tile(64, 16, 2), Tile(128, 16, 2))),
 )
-"""Up to so many rows these tiles, measured on an H200 for the published sizes (BENCHMARKS.md)."""
+"""Up to so many rows these tiles: for the published sizes work for all of an H200's multiprocessors."""
 
 
 def fits(weights: FrameWeights) -> bool:
@@ -131,6 +129,7 @@ class FusedPredictor:
             rows,
             columns,
             x.stride(0),
+            inner // (tile.split * programs.DEPTH.value),
             self.weights.decoder.norm_eps,
             INNER=inner,
             NORM=norm,
@@ -140,7 +139,6 @@ class FusedPredictor:
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             SPLIT=tile.split,
-            LOADS=min(tile.loads, inner // (tile.split * programs.DEPTH.value)),
             num_warps=tile.split * tile.rows // 16,
             launch_pdl=self._early,
         )

@@ -1,8 +1,8 @@
 """The Triton programs that `kernels` launches; the matrix product is in Gluon, Triton's own language below it.
 
-With EARLY a program may start before the launch in front of it has ended (programmatic dependent launch). What stands
-before the wait reads nothing that the same pass writes. Of the pass before it everything is written: a launch lets the
-next one start only when it has waited itself, and each launch in front has waited for the one before it.
+With EARLY a launch starts when the programs of the one in front have ended, before what they wrote is to be seen
+(programmatic dependent launch): what stands before the wait reads nothing that the launch in front writes. It does not
+start while they still run: its programs would then crowd onto the multiprocessors that have none of theirs.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 DEPTH: tl.constexpr = tl.constexpr(64)
 """Inputs that a warp takes in one go."""
@@ -19,7 +19,7 @@ _PIECE: tl.constexpr = tl.constexpr(1024)
 _BRING: tl.constexpr = tl.constexpr(
     "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], 1024; mov.b32 $0, 0; }"
 )
-_WAIT: tl.constexpr = tl.constexpr("griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;")
+_WAIT: tl.constexpr = tl.constexpr("griddepcontrol.wait; mov.b32 $0, $1;")
 
 
 @gluon.jit
@@ -32,6 +32,7 @@ def product(
     rows,
     columns,
     x_stride,
+    goes,
     eps,
     INNER: tl.constexpr,
     NORM: tl.constexpr,
@@ -41,13 +42,12 @@ def product(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SPLIT: tl.constexpr,
-    LOADS: tl.constexpr,
 ):
     """A block of out [rows, columns] = x · weightᵀ. NORM divides a row by its root mean square, behind the product.
 
     The inputs are split among SPLIT warps for each 16 rows. The weights are on their way into shared memory before the
-    wait; `x` goes from the L2 cache straight into the registers that the tensor cores read, LOADS goes ahead. Both take
-    the inputs in the same order, in which a thread's 8 are neighbours.
+    wait; `x` goes from the L2 cache straight into the registers that the tensor cores read, two goes ahead. Both
+    take the inputs in the same order, in which a thread's 8 are neighbours.
     """
     WARPS: tl.constexpr = SPLIT * ROWS // 16
     SUMS: tl.constexpr = gl.NVMMADistributedLayout([2, 0], [SPLIT, ROWS // 16, 1], [1, 16, 8])
@@ -62,7 +62,7 @@ def product(
     slab = gl.allocate_shared_memory(weight.dtype.element_ty, [GOES, SPLIT, COLUMNS, DEPTH], SHARED)
     column = first_column + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(2, COPY)))
     weight_at = weight + column[None, :, None] * INNER + _inputs(INNER, SPLIT, COPY)
-    for go in gl.static_range(GOES):
+    for go in range(goes):  # no more code than must be: each launch finds the instruction cache full of others'
         async_copy.async_copy_global_to_shared(slab.index(go), weight_at + go * DEPTH)
     async_copy.commit_group()
     if EARLY:
@@ -70,20 +70,18 @@ def product(
 
     row = first_row + gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, LEFT)))
     x_at = x + row[None, :, None] * x_stride + _inputs(INNER, SPLIT, LEFT)
-    inside = (row < rows)[None, :, None]
-    coming = (gl.load(x_at, mask=inside, other=0.0),)
-    for go in gl.static_range(1, LOADS):
-        coming += (gl.load(x_at + go * DEPTH, mask=inside, other=0.0),)
+    row = row[None, :, None]
+    left = gl.load(x_at, mask=row < rows, other=0.0)
+    after = gl.load(x_at + DEPTH, mask=row < gl.where(goes > 1, rows, 0), other=0.0)
     sums = gl.zeros([SPLIT, ROWS, COLUMNS], gl.float32, SUMS)
     squares = gl.zeros([SPLIT, ROWS], gl.float32, gl.SliceLayout(2, LEFT))
     async_copy.wait_group(0)
-    for go in gl.static_range(GOES):
-        left, coming = coming[0], coming[1:]
-        if go + LOADS < GOES:
-            coming += (gl.load(x_at + (go + LOADS) * DEPTH, mask=inside, other=0.0),)
+    for go in range(goes):
+        later = gl.load(x_at + (go + 2) * DEPTH, mask=row < gl.where(go + 2 < goes, rows, 0), other=0.0)
         sums = mma_v2(left, slab.index(go).permute([0, 2, 1]).load(RIGHT), sums)
         if NORM:
             squares += gl.sum(left.to(gl.float32) * left.to(gl.float32), 2)
+        left, after = after, later
 
     total = gl.convert_layout(gl.sum(sums, 0), OUT)
     if NORM:
@@ -194,7 +192,7 @@ def attend(
         gl.store(keys + cached + HALF, key_2.to(keys.dtype.element_ty), mask=here)
         gl.store(values + cached, value_1.to(keys.dtype.element_ty), mask=here)
         gl.store(values + cached + HALF, value_2.to(keys.dtype.element_ty), mask=here)
-        for member in gl.static_range(GROUP):
+        for member in range(GROUP):
             at = (head * GROUP + member) * HEAD + half
             query_1, query_2 = _rotated(source, qk_norm, at, angle_cos, angle_sin, eps, HALF)
             scores = gl.sum(query_1[:, None, :] * key_1 + query_2[:, None, :] * key_2, 2) * scale
@@ -245,7 +243,6 @@ def draw(
     offset = tl.load(offsets + book)
     if EARLY:
         gdc_wait()
-        gdc_launch_dependents()
     value = tl.load(logits + row * ENTRIES + entries, mask=entries < ENTRIES, other=float("-inf"))
     code = tl.argmax(value, 0)
     if temperature > 0:
@@ -305,7 +302,6 @@ def finish(
 ):
     """Some columns of one row's next input, and its codes as they leave."""
     if EARLY:
-        gdc_launch_dependents()
         gdc_wait()
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -41,8 +41,8 @@ PRODUCTS = {
 """Outputs and inputs of each."""
 Job = tuple[str, int, Tile]
 """A product, rows and its tile."""
-SHARED_BYTES, MOST_REGISTERS = 200_000, 32_768
-"""What a program may take of shared memory, and of registers for `x` on its way."""
+SHARED_BYTES = 200_000
+"""What a program's weights may take of shared memory."""
 
 
 def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
@@ -157,12 +157,11 @@ def candidates(name: str, rows: int) -> Iterator[Tile]:
     """Tiles worth trying."""
     columns, inner = PRODUCTS[name]
     blocks = {16: (16,), 64: (16, 32, 64), 128: (32, 64, 128)}[max(16, rows)]
-    for block, width, split, loads in itertools.product(blocks, (8, 16, 32, 64), (1, 2, 4, 8, 16), (2, 4, 8)):
+    for block, width, split in itertools.product(blocks, (8, 16, 32, 64), (1, 2, 4, 8, 16)):
         count = columns // width * triton.cdiv(rows, block)
-        shared, registers = 2 * inner * width, block * programs.DEPTH.value * split * loads // 2
-        fits = split * block // 16 in (4, 8, 16) and inner // (split * programs.DEPTH.value) >= loads
-        if fits and shared <= SHARED_BYTES and registers <= MOST_REGISTERS and 40 <= count <= 400:
-            yield Tile(block, width, split, loads)
+        fits = split * block // 16 in (4, 8, 16) and split * programs.DEPTH.value <= inner
+        if fits and 2 * inner * width <= SHARED_BYTES and 40 <= count <= 400:
+            yield Tile(block, width, split)
 
 
 def compile_product(job: Job) -> None:
@@ -171,7 +170,8 @@ def compile_product(job: Job) -> None:
     columns, inner = PRODUCTS[name]
     bf16 = torch.bfloat16
     programs.product.warmup(
-        *(bf16, bf16, torch.float32 if name == "heads" else bf16, bf16, 1 << 22, rows, columns, inner, 1e-6),
+        *(bf16, bf16, torch.float32 if name == "heads" else bf16, bf16, 1 << 22, rows, columns, inner),
+        *(inner // (tile.split * programs.DEPTH.value), 1e-6),
         INNER=inner,
         NORM=name not in ("output", "down"),
         GATED=name == "gate_up",
@@ -180,7 +180,6 @@ def compile_product(job: Job) -> None:
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         SPLIT=tile.split,
-        LOADS=tile.loads,
         num_warps=tile.split * tile.rows // 16,
         launch_pdl=True,
         grid=(1,),
