@@ -5,7 +5,6 @@ it when its standard input ends: not even a killed server leaves a daemon behind
 """
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
@@ -69,15 +68,15 @@ def main() -> None:
     # The terminal's Ctrl-C reaches the whole group; the server decides when the daemon goes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Were GPUs hidden from the daemon, its clients would count those that are left; they choose theirs themselves.
-    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    environment = inherited | _variables(Path(sys.argv[1]))
-    started = subprocess.run([CONTROL, "-d"], env=environment, capture_output=True, text=True, check=False)
+    variables = _variables(Path(sys.argv[1])).items()
+    control = ["env", "-u", "CUDA_VISIBLE_DEVICES", *(f"{name}={value}" for name, value in variables), CONTROL]
+    started = subprocess.run([*control, "-d"], capture_output=True, text=True, check=False)
     if started.returncode:
         print(" ".join((started.stdout + started.stderr).split()) or f"exit status {started.returncode}", flush=True)
         sys.exit(1)
     print(_READY, flush=True)
     sys.stdin.buffer.read()
-    subprocess.run([CONTROL], input=f"quit -t {QUIT_S}\n", env=environment, capture_output=True, text=True, check=False)
+    subprocess.run(control, input=f"quit -t {QUIT_S}\n", capture_output=True, text=True, check=False)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -122,9 +121,9 @@ async def start_replica(
         address = f"ipc://{folder}/socket"
         channel = OrchestratorChannel(context, address)
         process = await asyncio.create_subprocess_exec(
+            *("env", *(f"{name}={value}" for name, value in environment.items())),
             *(sys.executable, "-m", WORKER_MODULE, address),
             stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, **environment},
         )
         replica = Replica(spec, channel, process)
         try:
