@@ -63,4 +63,6 @@ LETTERS: tuple[Rule, ...] = (
     rule(rf"(?<![\w.])(?:{any_of(_LOWER_CASE)})(?!\w|\.\w)", lambda match: spelled(match[0])),
     # GitHub, OpenAI; not McDonald
     rule(r"(?<=[a-z])(?<!\bMc)(?<!\bMac)(?=[A-Z])", " "),
+    # A letter that is all there is to say: its name, not the word "a".
+    rule(r"\A[A-Za-z]\Z", lambda match: f"{match[0].upper()}."),
 )

@@ -4,7 +4,7 @@ import string
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from duotone.server.normalise import normalise
@@ -245,6 +245,9 @@ NAMES = [
 ]
 LETTERS = [
     ("FBI", "F B I"),
+    ("a", "A."),
+    ("W", "W."),
+    ("plan B", "plan B"),
     ("NASA", "Nasa"),
     ("USA", "U S A"),
     ("the CEO's", "the C E O's"),
@@ -393,6 +396,7 @@ OTHERS = ["5km", "$3.50", "12/25/2026", "3:05pm", "#1", "Mrs.", "1/2", "&", "—
 @given(WORDS)
 def test_plain_words_are_left_alone(words):
     text = "".join(word + mark for word, mark in words).strip()
+    assume(len(text) > 1)  # a letter alone is its name
     assert normalise(text) == text
 
 
