@@ -37,7 +37,7 @@ PUBLISHED = HERE / "published_1b7" / "speech_tokenizer"
 GOLDEN = HERE.parent / "golden" / "custom_voice"
 LARK = HERE.parents[1] / "voices" / "lark" / "speech_tokenizer"
 LARK_CODES = HERE / "lark_codes.npy"
-"""uint8 [76, 16]: what the voice says at temperature 0.3 to a sentence."""
+"""uint8 [60, 16]: what the voice says to a sentence."""
 SHAPES = tuple(itertools.product((1, 16, 64, 128), (1, 4, 8)))
 """(streams, frames) of a step."""
 MOST_FRAMES = max(streams * frames for streams, frames in SHAPES)
