@@ -53,6 +53,11 @@ class VllmOptions(Options):
     batch_invariant: bool = Field(
         False, description="the same codes whatever else is in the batch, in bfloat16 too; slower"
     )
+    join_steps: int = Field(
+        4,
+        ge=0,
+        description="steps that a new request may wait for others, where many talk: a step that prefills is slow",
+    )
     tensor_parallel_size: int = Field(1, ge=1, description="only 1 works: capacity grows by replicas")
 
 

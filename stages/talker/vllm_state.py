@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.profiler import record_function
 from vllm import envs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
@@ -160,7 +161,8 @@ class TalkerModelState(DefaultModelState):
         slots = input_batch.idx_mapping_np[rows]
         numbers = stop[rows] - self.prompt_positions[slots]
         new = NewFrames(rows, slots, numbers, self.text_ids[slots, numbers])
-        codes = self.frames.complete(self.model.take_sampled_hidden(), code0, new)
+        with record_function("code predictor"):
+            codes = self.frames.complete(self.model.take_sampled_hidden(), code0, new)
         host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=codes.is_cuda).copy_(codes, non_blocking=True)
         arriving = host.numpy()
         for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):

@@ -27,7 +27,7 @@ def spoken_samples(server):
     """How many samples at 24 kHz the server has made since the test began."""
 
     def frames() -> float:
-        return server.metric('duotone_frames_total{model="checkpoint",stage="code2wav"}')
+        return server.metric('duotone_frames_total{model="checkpoint",replica="0",stage="code2wav"}')
 
     before = frames()
     return lambda: round(frames() - before) * 1920

@@ -58,3 +58,49 @@ def test_by_default_the_cache_has_room_for_a_minute_of_every_slot_and_for_two_of
     published = json.loads((PUBLISHED_1B7 / "config.json").read_bytes())["talker_config"]
     options = TalkerOptions(engine="vllm", dtype="bfloat16", slots=slots)
     assert cache_bytes(msgspec.convert(published, TalkerConfig), options) == gib * 2**30
+
+
+def test_where_many_talk_a_new_request_waits_a_little_for_others_and_gets_the_same_codes(monkeypatch):
+    from vllm.v1.engine.core_client import InprocClient
+
+    from duotone.stages.talker import vllm_engine
+
+    monkeypatch.setattr(vllm_engine, "_JOIN_SHARE", 3)
+    cases = golden_cases(GOLDEN / "custom_voice")[:8]
+    joins = dict(enumerate([0, 0, 0, 0, 0, 2, 8, 8]))
+    steps, joined = 0, {}
+    add = InprocClient.add_request
+
+    def counted(self, request):
+        joined[int(request.request_id)] = steps
+        add(self, request)
+
+    def stepped(result):
+        nonlocal steps
+        steps = result.steps
+
+    with started(GOLDEN / "custom_voice") as engine:
+        monkeypatch.setattr(InprocClient, "add_request", counted)
+        requests = {key: speak(key, case) for key, case in enumerate(cases)}
+        result = talk(engine, requests, joins=joins.__getitem__, each_step=stepped)
+    assert_golden(result, cases)
+    lone, group = 2 + TalkerOptions().vllm.join_steps, 8
+    assert joined == {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: lone, 6: group, 7: group}
+
+
+def test_a_request_that_leaves_while_it_waits_never_begins(monkeypatch):
+    from duotone.stages.messages import Abort
+    from duotone.stages.talker import vllm_engine
+
+    monkeypatch.setattr(vllm_engine, "_JOIN_SHARE", 1)
+    cases = golden_cases(GOLDEN / "custom_voice")[:3]
+
+    def leave(result):
+        if result.steps == 3:
+            engine.accept(Abort([2]))
+
+    with started(GOLDEN / "custom_voice") as engine:
+        requests = {key: speak(key, case) for key, case in enumerate(cases)}
+        result = talk(engine, requests, joins=lambda key: 2 * (key == 2), each_step=leave)
+    assert_golden(result, cases[:2])
+    assert not len(result.codes(2))
