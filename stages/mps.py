@@ -65,8 +65,9 @@ def _variables(folder: Path) -> dict[str, str]:
 
 def main() -> None:
     """The keeper: `python -m duotone.stages.mps FOLDER`."""
-    # The terminal's Ctrl-C reaches the whole group; the server decides when the daemon goes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What reaches the whole group, such as the terminal's Ctrl-C, is the server's to follow: with it the daemon goes.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
     # Were GPUs hidden from the daemon, its clients would count those that are left; they choose theirs themselves.
     variables = _variables(Path(sys.argv[1])).items()
     control = ["env", "-u", "CUDA_VISIBLE_DEVICES", *(f"{name}={value}" for name, value in variables), CONTROL]

@@ -55,6 +55,7 @@ async def test_the_daemon_starts_in_a_folder_of_its_own_and_sees_every_gpu(contr
     service = await start_service()
     folder = service.environment["CUDA_MPS_PIPE_DIRECTORY"]
     assert told(log) == [[["-d"], [folder, folder, None]]]
+    service.keeper.send_signal(signal.SIGTERM)  # as what ends a whole process group does
     await service.stop()
     assert told(log)[1:] == [[["quit", "-t", "10"], [folder, folder, None]]]
     assert not os.path.exists(folder)  # noqa: ASYNC240
