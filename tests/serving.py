@@ -61,15 +61,28 @@ class Server:
 
     def workers(self, *names: str) -> dict[str, int]:
         """Name → process id: of the server's children in the order they were started, first the Talkers, on Linux."""
+        pids = self.children("duotone.stages.worker")
+        return dict(zip(names or ("talker", "code2wav"), sorted(pids), strict=True))
+
+    def children(self, module: str) -> list[int]:
+        """The server's child processes that run a module."""
         found = subprocess.run(
             ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
         )
-        pids = [int(line.split()[0]) for line in found.stdout.splitlines() if "duotone.stages.worker" in line]
-        return dict(zip(names or ("talker", "code2wav"), sorted(pids), strict=True))
+        return [int(line.split()[0]) for line in found.stdout.splitlines() if module in line]
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(20)
+
+    def kill(self, timeout_s: float = 5) -> list[int]:
+        """Kill the server alone; the processes of its group that are still there after a while."""
+        self.process.kill()
+        self.process.wait()
+        deadline_s = time.monotonic() + timeout_s
+        while self.group() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return self.group()
 
     def group(self) -> list[int]:
         """Every process of the server's group that still runs."""

@@ -96,10 +96,7 @@ def test_a_recording_that_is_none_is_refused_and_serving_goes_on(server, client)
     body = {**asked(CASES["base_05"]), "ref_audio": "data:audio/wav;base64,AAAA", "x_vector_only": True}
     error = client.post(SPEECH, json=body).json()["error"]
     assert (error["param"], error["code"]) == ("ref_audio", "invalid_value")
-    found = subprocess.run(
-        ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=True
-    )
-    (cloner,) = [int(line.split()[0]) for line in found.stdout.splitlines() if "cloning.worker" in line]
+    (cloner,) = server.children("cloning.worker")
     os.kill(cloner, signal.SIGKILL)
     while os.path.exists(f"/proc/{cloner}"):
         time.sleep(0.05)
@@ -110,12 +107,7 @@ def test_the_cloning_process_ends_with_a_server_that_is_killed():
     server = Server(checkpoint=BASE)
     server.wait_until_ready()
     assert len(server.group()) == 4
-    server.process.kill()
-    server.process.wait()
-    deadline_s = time.monotonic() + 5
-    while server.group() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert server.group() == []
+    assert server.kill() == []
 
 
 def test_the_command_line_clones(tmp_path):

@@ -116,10 +116,11 @@ class VllmTalkerEngine(Engine):
 
         A step that prefills is launched kernel by kernel, while one that only decodes is a single graph.
         """
+        if not self._joining:
+            return False
         talking = len(self._requests) - len(self._joining)
-        few = len(self._joining) * _JOIN_SHARE < talking
-        if not self._joining or (few and self._joining_steps < self._join_steps):
-            self._joining_steps += bool(self._joining)
+        if len(self._joining) * _JOIN_SHARE < talking and self._joining_steps < self._join_steps:
+            self._joining_steps += 1
             return False
         for request in self._joining:
             self._core.add_request(self._core_request(request))
