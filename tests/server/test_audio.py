@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from duotone.server.audio import FORMATS, Format, PcmEncoder, Transcoder
+from duotone.server import audio
+from duotone.server.audio import Transcoder
+from duotone.server.encoders import FORMATS, Encoder
 from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME
 
 from .decoding import STREAMED_DELAY_SAMPLES, assert_lasts, decoded
@@ -34,7 +36,7 @@ def speech() -> np.ndarray:
 
 
 def encode(format: str, samples: np.ndarray, complete: bool = False, chunk_bytes: int = FRAME_BYTES) -> bytes:
-    encoder = FORMATS[format].encoder(complete)
+    encoder = Encoder(FORMATS[format], complete)
     pcm = samples.tobytes()
     chunks = [encoder.encode(pcm[begin : begin + chunk_bytes]) for begin in range(0, len(pcm), chunk_bytes)]
     return b"".join(chunks) + encoder.finish()
@@ -131,7 +133,7 @@ def test_how_samples_are_cut_changes_nothing(format, complete):
 
 @pytest.mark.parametrize(("format", "most_held_s"), [("mp3", 0.075), ("opus", 0.065), ("aac", 0.13), ("flac", 0.0)])
 def test_an_unfinished_answer_plays_nearly_to_where_it_is(format, most_held_s):
-    encoder = FORMATS[format].encoder(False)
+    encoder = Encoder(FORMATS[format], False)
     received = b""
     for frames in range(1, 26):
         received += encoder.encode(tone(SAMPLES_PER_FRAME).tobytes())
@@ -141,7 +143,7 @@ def test_an_unfinished_answer_plays_nearly_to_where_it_is(format, most_held_s):
 
 @pytest.mark.parametrize(("format", "least_bytes"), [("mp3", 200), ("opus", 300), ("flac", 300), ("wav", 3884)])
 def test_the_first_80_ms_bring_sound_and_not_just_a_header(format, least_bytes):
-    assert len(FORMATS[format].encoder(False).encode(tone(SAMPLES_PER_FRAME).tobytes())) >= least_bytes
+    assert len(Encoder(FORMATS[format], False).encode(tone(SAMPLES_PER_FRAME).tobytes())) >= least_bytes
 
 
 @pytest.mark.parametrize("format", COMPRESSED)
@@ -157,7 +159,7 @@ def resident_mb() -> float:
 def test_encoders_that_are_dropped_half_way_free_their_codecs_without_the_collector():
     def leave_half_way(times: int) -> None:
         for _ in range(times):
-            FORMATS["flac"].encoder(False).encode(tone(24_000).tobytes())
+            Encoder(FORMATS["flac"], False).encode(tone(24_000).tobytes())
 
     gc.collect()
     gc.disable()
@@ -195,36 +197,33 @@ class TestTranscoder:
                 assert np.array_equal(decoded(content).samples, decoded(expected).samples)
 
     @pytest.mark.parametrize(
-        ("compressed", "speed", "on_the_loop"), [(True, 1.0, False), (False, 1.0, True), (False, 2.0, False)]
+        ("format", "speed", "on_the_loop"), [("flac", 1.0, False), ("pcm", 1.0, True), ("pcm", 2.0, False)]
     )
-    async def test_what_computes_leaves_the_event_loop(self, pool, compressed, speed, on_the_loop):
+    async def test_what_computes_leaves_the_event_loop(self, pool, monkeypatch, format, speed, on_the_loop):
         threads = set()
 
-        class Encoder(PcmEncoder):
-            def __init__(self, complete: bool) -> None:
+        class Watched(Encoder):
+            def __init__(self, *args) -> None:
                 threads.add(threading.get_ident())
+                super().__init__(*args)
 
             def encode(self, samples: bytes) -> bytes:
                 threads.add(threading.get_ident())
-                return samples
+                return super().encode(samples)
 
-        transcoder = Transcoder(Format("audio/test", Encoder, compressed), speed, False, pool)
+        monkeypatch.setattr(audio, "Encoder", Watched)
+        transcoder = Transcoder(FORMATS[format], speed, False, pool)
         await transcoder.encode(tone(4800).tobytes())
         await transcoder.finish()
         assert (threads == {threading.get_ident()}) == on_the_loop
         assert (threading.get_ident() in threads) == on_the_loop
 
-    async def test_an_answer_that_is_given_up_while_it_waits_for_a_thread_is_not_encoded(self):
+    async def test_an_answer_that_is_given_up_while_it_waits_for_a_thread_is_not_encoded(self, monkeypatch):
         busy, encoded = threading.Event(), []
-
-        class Encoder(PcmEncoder):
-            def encode(self, samples: bytes) -> bytes:
-                encoded.append(samples)
-                return samples
-
+        monkeypatch.setattr(Encoder, "encode", lambda _, samples: encoded.append(samples))
         with ThreadPoolExecutor(1) as pool:
             pool.submit(busy.wait)
-            transcoder = Transcoder(Format("audio/test", Encoder, compressed=True), 1.0, False, pool)
+            transcoder = Transcoder(FORMATS["flac"], 1.0, False, pool)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(transcoder.encode(b"ab"), 0.05)
             busy.set()
