@@ -17,17 +17,19 @@ from starlette.middleware import Middleware
 
 from .. import __version__
 from ..profiling.metrics import Metrics
+from ..stages.cloning.cloner import Cloner
 from ..stages.errors import DuotoneError
+from ..stages.orchestrator import Orchestrator
 from .body_limit import BodyLimitMiddleware
 from .catalog import Catalog, catalog_router
-from .cloning import Cloning, Listener
+from .cloning import Cloning
 from .config import Settings
 from .cors import EnvelopedCorsMiddleware
 from .errors import answer_error
 from .head_requests import HeadMiddleware
 from .keys import ApiKeys, KeyMiddleware
 from .live_speech import LiveSpeech, live_speech_router
-from .narration import Narrator, Planner, SpeechPipeline
+from .narration import Narrator, Planner
 from .operations import operations_router, profiling_router
 from .page import page_router
 from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
@@ -43,10 +45,10 @@ def create_app(
     settings: Settings,
     catalog: Catalog,
     planner: Planner,
-    pipeline: SpeechPipeline,
+    pipeline: Orchestrator,
     metrics: Metrics,
     start_failed: Callable[[DuotoneError], None],
-    listener: Listener | None = None,
+    listener: Cloner | None = None,
 ) -> FastAPI:
     """The server over a pipeline that is not started yet: the application starts it, and stops it at its own end.
 
@@ -123,7 +125,7 @@ def _middleware(settings: Settings, keys: ApiKeys, max_body_bytes: int) -> list[
     ]
 
 
-async def _start(pipeline: SpeechPipeline, listener: Listener | None, failed: Callable[[DuotoneError], None]) -> None:
+async def _start(pipeline: Orchestrator, listener: Cloner | None, failed: Callable[[DuotoneError], None]) -> None:
     begun_s = time.monotonic()
     try:
         if listener is not None:

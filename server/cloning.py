@@ -4,10 +4,10 @@ import asyncio
 import base64
 import binascii
 import re
-from typing import Protocol
 
 import httpx
 
+from ..stages.cloning.cloner import Cloner
 from ..stages.cloning.config import CloningOptions
 from ..stages.cloning.messages import Recording
 from ..stages.errors import RequestError
@@ -21,20 +21,10 @@ _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _FETCH_TIMEOUT_S = 20.0
 
 
-class Listener(Protocol):
-    """`Cloner` of stages/cloning/cloner.py, which says what each raises."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def listen(self, audio: bytes, field: str) -> Recording: ...
-
-
 class Cloning:
     """Finds a request's recording, and takes uploads. `listener` is None where the model does not clone."""
 
-    def __init__(self, settings: Settings, catalog: Catalog, listener: Listener | None) -> None:
+    def __init__(self, settings: Settings, catalog: Catalog, listener: Cloner | None) -> None:
         """Raises ConfigurationError for a folder of voices that cannot be read."""
         self._options = settings.cloning
         self._max_chars = settings.max_input_chars

@@ -8,14 +8,15 @@ import asyncio
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import msgspec
 
 from ..stages.errors import NotReady, RequestError
-from ..stages.request import AbortReason
+from ..stages.orchestrator import Orchestrator
+from ..stages.request import AbortReason, Stream
 from ..stages.talker.prompt import Reference
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .catalog import Catalog
@@ -28,46 +29,6 @@ _FRAME_BYTES = SAMPLES_PER_FRAME * SAMPLE_BYTES
 _SPOKEN_LENGTH = 2
 """How many times its limit an input may be long once its numbers and signs are words."""
 _SAMPLING_FIELDS = {"temperature", "top_k", "top_p", "repetition_penalty"}
-
-
-class PieceStream(Protocol):
-    """The samples of one piece: s16le mono, 24 kHz, any even number of bytes at a time."""
-
-    @property
-    def prompt_positions(self) -> int: ...
-
-    async def __anext__(self) -> bytes: ...
-
-    def cancel(self, reason: AbortReason) -> None: ...
-
-
-class Profiling(Protocol):
-    """The pipeline's profiling; stages/profile_control.py says what each raises."""
-
-    @property
-    def stages(self) -> tuple[str, ...]: ...
-
-    async def start(self, stages: Sequence[str] | None) -> list[str]: ...
-
-    async def stop(self, stages: Sequence[str] | None) -> dict[str, list[str]]: ...
-
-
-class SpeechPipeline(Protocol):
-    """The orchestrator as the server sees it; stages/orchestrator.py says what each raises."""
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def profiling(self) -> Profiling: ...
-
-    async def exposition(self) -> str: ...
-
-    async def start(self) -> None: ...
-
-    async def stop(self, drain_s: float) -> None: ...
-
-    def submit(self, request_id: str, plan: PromptPlan, sampling: Sampling, follows: bool) -> PieceStream: ...
 
 
 class Planner(Protocol):
@@ -108,7 +69,7 @@ class Narrator:
     """Checks requests against the served model and starts to speak them."""
 
     def __init__(
-        self, settings: Settings, catalog: Catalog, cloning: Cloning, planner: Planner, pipeline: SpeechPipeline
+        self, settings: Settings, catalog: Catalog, cloning: Cloning, planner: Planner, pipeline: Orchestrator
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -239,7 +200,7 @@ def piece_seed(seed: int, index: int) -> int:
 @dataclass(frozen=True)
 class _Submitted:
     piece: Piece
-    stream: PieceStream
+    stream: Stream
 
 
 class Narration:
@@ -251,7 +212,7 @@ class Narration:
     """
 
     def __init__(
-        self, pipeline: SpeechPipeline, request_id: str, max_frames: int | None, silence: bytes, pause: bytes
+        self, pipeline: Orchestrator, request_id: str, max_frames: int | None, silence: bytes, pause: bytes
     ) -> None:
         """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next.
 

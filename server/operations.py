@@ -8,13 +8,14 @@ from starlette.responses import Response
 
 from ..profiling.metrics import Metrics
 from ..stages.errors import NotReady
+from ..stages.orchestrator import Orchestrator
+from ..stages.profile_control import ProfileControl
 from .connection import until_gone
 from .errors import ERROR_RESPONSES, ClientGone
-from .narration import Profiling, SpeechPipeline
 from .protocol import Health, ProfileRequest, ProfileStarted, ProfileStopped
 
 
-def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
+def operations_router(pipeline: Orchestrator, metrics: Metrics) -> APIRouter:
     """The probes need no key."""
     router = APIRouter(tags=["operations"])
 
@@ -41,7 +42,7 @@ def operations_router(pipeline: SpeechPipeline, metrics: Metrics) -> APIRouter:
     return router
 
 
-def profiling_router(profiling: Profiling) -> APIRouter:
+def profiling_router(profiling: ProfileControl) -> APIRouter:
     """The two routes that open and close a profiling window of running stages; none where it is not configured."""
     router = APIRouter(tags=["operations"])
     if not profiling.stages:
