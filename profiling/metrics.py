@@ -1,8 +1,10 @@
 """What operators scrape: every metric of the server in one registry, with the model's name as a constant label."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,6 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -27,6 +30,9 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _STEP_SECONDS = (0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1)
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512)
+
+_REPLICA = ("stage", "replica")
+_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 ABORT_REASONS = ("disconnect", "slow_client", "cancel", "stall")
@@ -54,56 +60,50 @@ class Metrics:
     def __init__(self, model: str) -> None:
         self._model = model
         self.registry = CollectorRegistry()
-        self._requests()
-        self._listeners()
+        self.requests_running = self._one(Gauge, "requests_running", "Requests that hold a slot in a stage")
+        self.requests_waiting = self._one(Gauge, "requests_waiting", "Requests that wait for a slot")
+        self.finished = self._by_reason("requests_finished", "Requests that ended, by reason", FINISH_REASONS)
+        self.aborted = self._by_reason("streams_aborted", "Streams given up before their end, by reason", ABORT_REASONS)
+        self.request_s = self._seconds("request_seconds", "From the arrival of a request to its last samples")
+        self.queue_wait_s = self._seconds("queue_wait_seconds", "From the arrival of a request to its slot")
+        self.prompt_tokens = self._one(Counter, "prompt_tokens", "Prompt positions of admitted requests")
+        self.generated_tokens = self._one(Counter, "generated_tokens", "Codec codes made, 16 a frame")
+        self.time_to_first_audio_s = self._seconds(
+            "time_to_first_audio_seconds", "From the arrival of a request to its first samples"
+        )
+        self.chunk_gap_s = self._seconds("inter_chunk_seconds", "Between two chunks of samples of a stream")
+        of_audio = "Time from a slot to the last samples, over the seconds of audio"
+        self.real_time_factor = self._one(partial(Histogram, buckets=_RATIOS), "real_time_factor", of_audio)
+        self.audio_s = self._one(Counter, "audio_seconds", "Seconds of audio made")
+        silence = "Silence heard by listeners who start with the first byte"
+        self.underrun_s = self._one(Counter, "underrun_seconds", silence)
         self._workers = self._worker_metrics()
         self._replicas: dict[str, ReplicaMetrics] = {}
-        build = Gauge("duotone_build_info", "1, with what runs as labels", ("model", "version"), registry=self.registry)
-        build.labels(model, __version__).set(1)
+        self._all(Gauge, "build_info", "1, with what runs as labels", "version").labels(model, __version__).set(1)
 
-    def _requests(self) -> None:
-        self.requests_running = self._gauge("duotone_requests_running", "Requests that hold a slot in a stage")
-        self.requests_waiting = self._gauge("duotone_requests_waiting", "Requests that wait for a slot")
-        self.finished = self._counters(
-            "duotone_requests_finished", "Requests that ended, by reason", "reason", FINISH_REASONS
-        )
-        self.aborted = self._counters(
-            "duotone_streams_aborted", "Streams given up before their end, by reason", "reason", ABORT_REASONS
-        )
-        self.request_s = self._histogram(
-            "duotone_request_seconds", "From the arrival of a request to its last samples", _SECONDS
-        )
-        self.queue_wait_s = self._histogram(
-            "duotone_queue_wait_seconds", "From the arrival of a request to its slot", _SECONDS
-        )
-        self.prompt_tokens = self._counter("duotone_prompt_tokens", "Prompt positions of admitted requests")
-        self.generated_tokens = self._counter("duotone_generated_tokens", "Codec codes made, 16 a frame")
+    def _all(self, kind: Callable[..., _Metric], name: str, text: str, *labels: str) -> _Metric:
+        """A metric whose labels are still to be filled in."""
+        return kind(name, text, ("model", *labels), namespace="duotone", registry=self.registry)
 
-    def _listeners(self) -> None:
-        self.time_to_first_audio_s = self._histogram(
-            "duotone_time_to_first_audio_seconds", "From the arrival of a request to its first samples", _SECONDS
-        )
-        self.chunk_gap_s = self._histogram(
-            "duotone_inter_chunk_seconds", "Between two chunks of samples of a stream", _SECONDS
-        )
-        self.real_time_factor = self._histogram(
-            "duotone_real_time_factor", "Time from a slot to the last samples, over the seconds of audio", _RATIOS
-        )
-        self.audio_s = self._counter("duotone_audio_seconds", "Seconds of audio made")
-        self.underrun_s = self._counter(
-            "duotone_underrun_seconds", "Silence heard by listeners who start with the first byte"
-        )
+    def _one(self, kind: Callable[..., _Metric], name: str, text: str) -> _Metric:
+        return self._all(kind, name, text).labels(self._model)
+
+    def _seconds(self, name: str, text: str) -> Histogram:
+        return self._one(partial(Histogram, buckets=_SECONDS), name, text)
+
+    def _by_reason(self, name: str, text: str, reasons: tuple[str, ...]) -> dict[str, Counter]:
+        """One counter for each, all shown from the start."""
+        counter = self._all(Counter, name, text, "reason")
+        return {reason: counter.labels(self._model, reason) for reason in reasons}
 
     def _worker_metrics(self) -> ReplicaMetrics:
         """Those of all workers; each has its own by its labels."""
-        labels = ("model", "stage", "replica")
-        step, batch = "One step of a stage's engine", "Requests in one step of a stage's engine"
-        restarts = "Workers started in the place of a dead one"
+        step, batch = partial(Histogram, buckets=_STEP_SECONDS), partial(Histogram, buckets=_BATCHES)
         return ReplicaMetrics(
-            Counter("duotone_frames", "Frames made", labels, registry=self.registry),
-            Histogram("duotone_step_seconds", step, labels, registry=self.registry, buckets=_STEP_SECONDS),
-            Histogram("duotone_batch_size", batch, labels, registry=self.registry, buckets=_BATCHES),
-            Counter("duotone_worker_restarts", restarts, labels, registry=self.registry),
+            self._all(Counter, "frames", "Frames made", *_REPLICA),
+            self._all(step, "step_seconds", "One step of a stage's engine", *_REPLICA),
+            self._all(batch, "batch_size", "Requests in one step of a stage's engine", *_REPLICA),
+            self._all(Counter, "worker_restarts", "Workers started in the place of a dead one", *_REPLICA),
         )
 
     def replica(self, name: str) -> ReplicaMetrics:
@@ -117,20 +117,6 @@ class Metrics:
                 all_of.restarts.labels(*labels),
             )
         return self._replicas[name]
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ("model",), registry=self.registry).labels(self._model)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ("model",), registry=self.registry).labels(self._model)
-
-    def _counters(self, name: str, text: str, label: str, values: tuple[str, ...]) -> dict[str, Counter]:
-        """One counter per value of a label, all shown from the start."""
-        counter = Counter(name, text, ("model", label), registry=self.registry)
-        return {value: counter.labels(self._model, value) for value in values}
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, ("model",), registry=self.registry, buckets=buckets).labels(self._model)
 
     def show(self, monitor: Monitor) -> None:
         """Read the orchestrator's queues and turns from its monitor at each scrape."""
@@ -177,33 +163,30 @@ class _MonitorCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The dispatch queue, every replica's output queue, the loop's turns."""
-        self.monitor.advance(time.monotonic())
-        per_model, per_replica = ("model",), ("model", "stage", "replica")
-        depth = GaugeMetricFamily(
-            "duotone_dispatch_queue_depth", "Messages that wait for the dispatcher", labels=per_model
-        )
-        depth.add_metric((self.model,), self.monitor.dispatch.depth)
-        high_water = GaugeMetricFamily(
-            "duotone_dispatch_queue_high_water",
-            "Most messages that waited at once, largest of the last 60 seconds",
-            labels=per_model,
-        )
-        high_water.add_metric((self.model,), self.monitor.recent_high_water())
-        output_depth = GaugeMetricFamily(
-            "duotone_output_queue_depth", "Messages of a replica that wait for the dispatcher", labels=per_replica
-        )
-        output_high_water = GaugeMetricFamily(
-            "duotone_output_queue_high_water",
-            "Most messages of a replica that waited at once, largest of the last 60 seconds",
-            labels=per_replica,
-        )
-        for name, queue in self.monitor.outputs.items():
-            labels = (self.model, *name.rsplit("-", 1))
-            output_depth.add_metric(labels, queue.depth)
-            output_high_water.add_metric(labels, self.monitor.recent_high_water(name))
+        monitor, outputs = self.monitor, self.monitor.outputs
+        monitor.advance(time.monotonic())
+        of = {name: tuple(name.rsplit("-", 1)) for name in outputs}
+        text = "Messages that wait for the dispatcher"
+        yield self._gauge("dispatch_queue_depth", text, (), {(): monitor.dispatch.depth})
+        text = "Most messages that waited at once, largest of the last 60 seconds"
+        yield self._gauge("dispatch_queue_high_water", text, (), {(): monitor.recent_high_water()})
+        text = "Messages of a replica that wait for the dispatcher"
+        depths = {of[name]: queue.depth for name, queue in outputs.items()}
+        yield self._gauge("output_queue_depth", text, _REPLICA, depths)
+        text = "Most messages of a replica that waited at once, largest of the last 60 seconds"
+        marks = {of[name]: monitor.recent_high_water(name) for name in outputs}
+        yield self._gauge("output_queue_high_water", text, _REPLICA, marks)
         turns = CounterMetricFamily(
             "duotone_orchestrator_turns", "Turns of the dispatcher's loop", labels=("model", "state")
         )
-        for state, count in self.monitor.total_turns.items():
+        for state, count in monitor.total_turns.items():
             turns.add_metric((self.model, state), count)
-        yield from (depth, high_water, output_depth, output_high_water, turns)
+        yield turns
+
+    def _gauge(
+        self, name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+    ) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"duotone_{name}", text, labels=("model", *labels))
+        for of, value in values.items():
+            family.add_metric((self.model, *of), value)
+        return family
