@@ -11,17 +11,21 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 
-from .http_client import OK, Answer, Connection, HttpFailure
 from .measures import Record, Summary, flaw, summarise
 from .scrape import StageLoad, scraped, stage_loads
 
 ROUTE = "/v1/audio/speech"
 REQUESTS_PER_STREAM = 4
 LEAST_REQUESTS = 8
+SOON_S = 10.0
+"""How long a server may take to tell of itself."""
 
 TEXTS = (
     "The morning train leaves the harbour station at a quarter past seven.",
@@ -62,8 +66,8 @@ class Load:
         """The number of measured requests."""
         return self.requests or max(LEAST_REQUESTS, REQUESTS_PER_STREAM * streams)
 
-    def body(self, index: int) -> bytes:
-        """The JSON body of the request of that index."""
+    def body(self, index: int) -> dict[str, str | int]:
+        """The fields of the request of that index."""
         fields: dict[str, str | int] = {
             "model": self.model,
             "input": self.texts[index % len(self.texts)],
@@ -74,7 +78,7 @@ class Load:
             fields |= {"min_new_frames": self.frames, "max_new_frames": self.frames}
         if self.seed is not None:
             fields["seed"] = self.seed + index
-        return json.dumps(fields).encode()
+        return fields
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,22 @@ class Target:
     """Scheme, host and port; a trailing `/v1`, as OpenAI's clients want it, does no harm."""
     api_key: str | None = None
 
-    def connection(self) -> Connection:
-        """A connection of one stream. Raises ValueError for what is no URL."""
-        headers = {"Content-Type": "application/json", "Accept": "*/*"}
-        if self.api_key is not None:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        return Connection(self.url, headers)
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no URL of a server."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{self.url}: expected http://host:port")
+
+    def session(self, timeout_s: float = SOON_S) -> aiohttp.ClientSession:
+        """Its connections, as many as are asked for at once; an answer has to be whole after `timeout_s`."""
+        parts = urlsplit(self.url)
+        return aiohttp.ClientSession(
+            f"{parts.scheme}://{parts.netloc}",
+            headers={} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"},
+            skip_auto_headers=("Accept-Encoding",),
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        )
 
 
 def ignore(record: Record) -> None:
@@ -109,64 +123,81 @@ def ignore(record: Record) -> None:
 
 async def run_level(target: Target, load: Load, streams: int, ended: Callable[[Record], None] = ignore) -> Level:
     """Warm up, then measure. `ended` is told of each measured request. A failed request is a record like any other."""
-    connections = [target.connection() for _ in range(streams)]
     requests = load.requests_at(streams)
-    try:
-        warmup = await _closed_loop(connections, load, range(requests, requests + load.warmup_rounds * streams))
-        before = await scraped(connections[0])
+    async with target.session(load.timeout_s) as session:
+        warmup = await _closed_loop(session, load, streams, range(requests, requests + load.warmup_rounds * streams))
+        before = await scraped(session)
         begun_s, cpu_s = time.monotonic(), time.process_time()
-        records = await _closed_loop(connections, load, range(requests), ended)
+        records = await _closed_loop(session, load, streams, range(requests), ended)
         wall_s, cpu_s = time.monotonic() - begun_s, time.process_time() - cpu_s
-        stages = stage_loads(before, await scraped(connections[0]), wall_s)
-    finally:
-        for connection in connections:
-            connection.close()
+        stages = stage_loads(before, await scraped(session), wall_s)
     return Level(summarise(records, warmup, streams, load.frames, cpu_s), records, stages)
 
 
 async def _closed_loop(
-    connections: Sequence[Connection], load: Load, indices: Iterable[int], ended: Callable[[Record], None] = ignore
+    session: aiohttp.ClientSession,
+    load: Load,
+    streams: int,
+    indices: Iterable[int],
+    ended: Callable[[Record], None] = ignore,
 ) -> list[Record]:
-    """Every index is asked for once, by the next connection that is free; the records in the order of their indices."""
+    """Every index is asked for once, by the next stream that is free; the records in the order of their indices."""
     waiting = iter(indices)
     records: list[Record] = []
 
-    async def stream(connection: Connection) -> None:
+    async def stream() -> None:
         for index in waiting:
-            record = await _ask(connection, load.body(index), index, load.timeout_s)
+            record = await _ask(session, load, index)
             records.append(record)
             ended(record)
 
     async with asyncio.TaskGroup() as group:
-        for connection in connections:
-            group.create_task(stream(connection))
+        for _ in range(streams):
+            group.create_task(stream())
     return sorted(records, key=lambda record: record.index)
 
 
-async def _ask(connection: Connection, body: bytes, index: int, timeout_s: float) -> Record:
+async def _ask(session: aiohttp.ClientSession, load: Load, index: int) -> Record:
     record = Record(index, sent_s=time.monotonic())
     try:
-        async with asyncio.timeout(timeout_s), connection.ask("POST", ROUTE, body) as answer:
+        async with session.post(ROUTE, json=load.body(index), allow_redirects=False) as answer:
             record.status = answer.status
-            if answer.status == OK:
+            if answer.status == HTTPStatus.OK:
                 await _listen(answer, record)
             else:
                 record.failure = _refusal(answer.status, await answer.read())
-    except HttpFailure as failure:
-        record.failure = str(failure)
     except TimeoutError:
-        record.failure = f"no end within {timeout_s:g} s"
+        record.failure = f"no end within {load.timeout_s:g} s"
+    except aiohttp.ClientError as error:
+        record.failure = _failure(error)
     record.ended_s = time.monotonic()
     return record
 
 
-async def _listen(answer: Answer, record: Record) -> None:
-    """The hot path: for each chunk of every stream, so nothing else is done here."""
+async def _listen(answer: aiohttp.ClientResponse, record: Record) -> None:
+    """The hot path: for each chunk of every stream, as the server wrote it, so nothing else is done here."""
     arrivals_s, chunk_bytes, now_s = record.arrivals_s, record.chunk_bytes, time.monotonic
-    async for chunk in answer.pieces:
-        arrivals_s.append(now_s())
-        chunk_bytes.append(len(chunk))
+    whole_pieces = "Transfer-Encoding" not in answer.headers
+    size_bytes = 0
+    async for piece, ends_chunk in answer.content.iter_chunks():
+        size_bytes += len(piece)
+        if size_bytes and (ends_chunk or whole_pieces):
+            arrivals_s.append(now_s())
+            chunk_bytes.append(size_bytes)
+            size_bytes = 0
     record.failure = flaw(chunk_bytes)
+
+
+def _failure(error: aiohttp.ClientError) -> str:
+    """Why there is no answer, or not all of one, in few words, the same for the same cause."""
+    match error:
+        case aiohttp.ClientPayloadError():
+            return "the answer was cut off"
+        case aiohttp.ClientConnectorError():
+            return f"no connection: {error.os_error}"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            return "the connection was closed before the answer"
+    return "the answer is not HTTP"
 
 
 class _Error(msgspec.Struct):

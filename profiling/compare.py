@@ -20,7 +20,6 @@ from rich.table import Table
 
 from .bench import Level, Load, Target, ignore, machine, run_level, write_results
 from .figures import FIGURES, as_text
-from .http_client import Connection
 from .measures import Record, Summary
 from .scrape import scraped
 from .server_process import Server, cancelled_when_terminated, free_port, running_server
@@ -268,16 +267,9 @@ async def _run(
     write_results(stem.with_suffix(".json"), target, plan.load, levels)
     # As one would type it: where Python lies on this machine, and which port was free, is of no use to a reader.
     command = shlex.join(plan.command(arm, 8000, ("duotone",)))
-    return Run(arm, command, measured, idle_cores, await _in_flight(server.url))
-
-
-async def _in_flight(url: str) -> int:
-    """Requests that the server's own metrics count as waiting or running."""
-    connection = Connection(url)
-    try:
-        return int(sum(sample.value for sample in await scraped(connection) if sample.name in _IN_FLIGHT))
-    finally:
-        connection.close()
+    async with target.session() as session:
+        in_flight = sum(sample.value for sample in await scraped(session) if sample.name in _IN_FLIGHT)
+    return Run(arm, command, measured, idle_cores, int(in_flight))
 
 
 def _commit() -> str | None:

@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import aiohttp
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-
-from .http_client import OK, Connection, HttpFailure
 
 _STEP_S, _STEPS, _BATCHES = "duotone_step_seconds_sum", "duotone_step_seconds_count", "duotone_batch_size_sum"
 
@@ -27,14 +26,13 @@ class StageLoad:
     """Requests in a step, the mean."""
 
 
-async def scraped(connection: Connection) -> list[Sample]:
+async def scraped(session: aiohttp.ClientSession) -> list[Sample]:
     """Every sample of the server's metrics; none where it has no metrics or does not answer."""
     try:
-        async with connection.ask("GET", "/metrics") as answer:
-            text = (await answer.read()).decode()
-            families: Iterable[Metric] = text_string_to_metric_families(text) if answer.status == OK else ()
+        async with session.get("/metrics", raise_for_status=True) as answer:
+            families: Iterable[Metric] = text_string_to_metric_families(await answer.text())
             return [sample for family in families for sample in family.samples]
-    except (HttpFailure, ValueError):
+    except (aiohttp.ClientError, TimeoutError, ValueError):
         return []
 
 

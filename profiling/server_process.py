@@ -12,9 +12,10 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
-from .http_client import OK, Connection, HttpFailure
+import aiohttp
 
 STOP_S = 30.0
 """How long a server may take to drain and leave before it is killed."""
@@ -88,7 +89,7 @@ def free_port() -> int:
 async def running_server(command: Sequence[str], url: str, log: Path, start_timeout_s: float) -> AsyncIterator[Server]:
     """Start a command, wait until /health of its URL is 200, and end its whole session when the block is left.
 
-    Raises ServerFailed when it ends before that, does not answer in time, or an HttpFailure leaves the block. What it
+    Raises ServerFailed when it ends before that, does not answer in time, or a ClientError leaves the block. What it
     prints goes to `log`.
     """
     with log.open("wb") as out:
@@ -100,32 +101,28 @@ async def running_server(command: Sequence[str], url: str, log: Path, start_time
         yield Server(url, process.pid)
         if process.returncode is not None:
             raise ServerFailed(f"the server died (exit status {process.returncode})\n{_tail(log)}")
-    except HttpFailure as failure:
+    except aiohttp.ClientError as failure:
         raise ServerFailed(f"the server answers no more: {failure}\n{_tail(log)}") from None
     finally:
         await _end(process)
 
 
 async def _until_healthy(process: asyncio.subprocess.Process, url: str, log: Path, timeout_s: float) -> None:
-    connection = Connection(url)
     try:
-        async with asyncio.timeout(timeout_s):
-            while not await _healthy(connection):
+        async with asyncio.timeout(timeout_s), aiohttp.ClientSession(url) as session:
+            while not await _healthy(session):
                 await _ended(process, PROBE_INTERVAL_S)
                 if process.returncode is not None:
                     raise ServerFailed(f"the server ended (exit status {process.returncode})\n{_tail(log)}")
     except TimeoutError:
         raise ServerFailed(f"the server is not ready after {timeout_s:g} s\n{_tail(log)}") from None
-    finally:
-        connection.close()
 
 
-async def _healthy(connection: Connection) -> bool:
+async def _healthy(session: aiohttp.ClientSession) -> bool:
     try:
-        async with connection.ask("GET", "/health") as answer:
-            await answer.read()
-            return answer.status == OK
-    except HttpFailure:
+        async with session.get("/health") as answer:
+            return answer.status == HTTPStatus.OK
+    except aiohttp.ClientError:
         return False
 
 

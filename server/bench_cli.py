@@ -58,9 +58,8 @@ def bench(
 ) -> None:
     """Load a running server with concurrent streams and print what its listeners get."""
     load = Load(requests, warmup, _read_texts(texts), frames, seed, model, voice, timeout)
-    target = Target(url, api_key)
     try:
-        target.connection()
+        target = Target(url, api_key)
     except ValueError as error:
         _refuse(f"--url {error}")
     levels = _run(_bench(target, load, _counts(streams)))

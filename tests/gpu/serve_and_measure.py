@@ -22,7 +22,6 @@ from rich.console import Console
 from duotone.profiling.bench import Level, Load, Target, run_level, write_results
 from duotone.profiling.compare import PROGRAM
 from duotone.profiling.figures import as_text, summary_table
-from duotone.profiling.http_client import Connection
 from duotone.profiling.measures import Summary
 from duotone.profiling.server_process import (
     ServerFailed,
@@ -153,12 +152,8 @@ def write_outcome(
 
 async def exposed(target: Target) -> bytes:
     """The server's own metrics, as it exposes them."""
-    connection = Connection(target.url)
-    try:
-        async with connection.ask("GET", "/metrics") as answer:
-            return await answer.read()
-    finally:
-        connection.close()
+    async with target.session() as session, session.get("/metrics") as answer:
+        return await answer.read()
 
 
 def in_short(summary: Summary) -> str:

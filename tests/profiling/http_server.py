@@ -32,6 +32,7 @@ def answering(response):
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
+            length = 0
             while line := self.rfile.readline().strip():
                 name, _, value = line.partition(b":")
                 if name.lower() == b"content-length":

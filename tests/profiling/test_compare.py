@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from duotone.profiling.bench import Load
 from duotone.profiling.compare import Arm, Plan, Spread, compare, comparison_table, line, parse_arm, spread, verdict
-from duotone.profiling.http_client import HttpFailure
 from duotone.profiling.server_process import (
     Server,
     ServerFailed,
@@ -225,7 +225,7 @@ async def test_a_failure_within_the_block_is_the_servers_and_shows_its_log(tmp_p
     command, url = plan().command("A", port, FAKE), f"http://127.0.0.1:{port}"
     with pytest.raises(ServerFailed, match=r"(?s)answers no more: why\n.*Uvicorn running"):
         async with running_server(command, url, tmp_path / "a.log", 30):
-            raise HttpFailure("why")
+            raise aiohttp.ClientError("why")
     assert nothing_left(tmp_path)
 
 
