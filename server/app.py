@@ -31,7 +31,7 @@ from .keys import ApiKeys, KeyMiddleware
 from .live_speech import LiveSpeech, live_speech_router
 from .narration import Narrator, Planner
 from .operations import operations_router, profiling_router
-from .page import page_router
+from .page import page_routes
 from .request_id import REQUEST_ID_HEADER, RequestIdMiddleware
 from .speech import speech_router
 from .voices import voices_router
@@ -100,7 +100,7 @@ def create_app(
     app.include_router(voices_router(cloning, locked))
     app.include_router(operations_router(pipeline, metrics))
     app.include_router(profiling_router(pipeline.profiling), dependencies=locked)
-    app.include_router(page_router())
+    app.routes.extend(page_routes())
     return app
 
 
