@@ -8,8 +8,9 @@ import asyncio
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, Self
 
 import msgspec
@@ -21,7 +22,7 @@ from ..stages.talker.prompt import Reference
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 from .catalog import Catalog
 from .cloning import Cloning
-from .config import Settings
+from .config import Settings, TextOptions
 from .protocol import MAX_SEED, SpeechChoices, SpeechRequest, Usage
 from .text import ends_sentence, speakable_pieces
 
@@ -53,16 +54,6 @@ class Piece:
     text: str
     plan: PromptPlan
     sampling: Sampling
-
-
-@dataclass(frozen=True)
-class Voice:
-    """How a request wants to be spoken, as the served model spells it."""
-
-    speaker: str | None
-    language: str
-    instructions: str | None
-    reference: Reference | None
 
 
 class Narrator:
@@ -101,13 +92,17 @@ class Narrator:
         """Raises RequestError (ModelNotFound) for what the served model does not have, and as `Cloning.reference`."""
         self._catalog.check_model(choices.model)
         self._check_length("instructions", choices.instructions or "")
-        voice = Voice(
-            self._catalog.voice(choices.voice),
-            self._catalog.language(choices.language),
-            self._catalog.instructions(choices.instructions),
-            await self._cloning.reference(choices),
+        language = self._catalog.language(choices.language)
+        instructions = self._catalog.instructions(choices.instructions)
+        plan = partial(
+            self._planner,
+            language=language,
+            speaker=self._catalog.voice(choices.voice),
+            non_streaming=choices.non_streaming_mode,
+            reference=await self._cloning.reference(choices),
         )
-        return Delivery(self._settings, self._catalog.model.sampling, self._planner, choices, voice)
+        front, most_positions = self._settings.text_front(language), self._settings.pipeline.talker.max_positions
+        return Delivery(front, plan, instructions, choices, self._catalog.model.sampling, most_positions)
 
     def _narration(self, request_id: str, max_frames: int | None, silence: bytes) -> "Narration":
         return Narration(self._pipeline, request_id, max_frames, silence, _silence(self._settings.text.pause_s))
@@ -124,57 +119,49 @@ class Narrator:
             raise RequestError(f"input has {spoken} characters when it is written as words, more than {most}", "input")
 
 
+@dataclass
 class Delivery:
     """Makes the pieces of one request, in order: each has a seed of its own."""
 
-    def __init__(
-        self, settings: Settings, defaults: Sampling, planner: Planner, choices: SpeechChoices, voice: Voice
-    ) -> None:
-        self.front = settings.text_front(voice.language)
-        """How the texts become pieces."""
-        self._max_positions = settings.pipeline.talker.max_positions
-        self._defaults = defaults
-        self._planner = planner
-        self._choices = choices
-        self._voice = voice
-        self._seed = secrets.randbelow(MAX_SEED) if choices.seed is None else choices.seed
-        self._made = 0
+    front: TextOptions
+    """How the texts become pieces."""
+    plan: Callable[..., PromptPlan]
+    """The planner, with all but the text and the instruction filled in."""
+    instructions: str | None
+    choices: SpeechChoices
+    defaults: Sampling
+    most_positions: int
+    """Of a prompt and its answer together."""
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        self._seed = secrets.randbelow(MAX_SEED) if self.choices.seed is None else self.choices.seed
 
     def piece(self, text: str) -> Piece:
         """The next piece. Raises RequestError when the text does not fit into a prompt."""
-        plan = self._plan(text, self._voice.instructions)
-        least, room = self._choices.min_new_frames, self._max_positions - plan.positions
-        if room < 1 and self._plan(text, None).positions < self._max_positions:
+        plan = self.plan(text, instruction=self.instructions)
+        least, room = self.choices.min_new_frames, self.most_positions - plan.positions
+        if room < 1 and self.plan(text, instruction=None).positions < self.most_positions:
             raise RequestError("they are so long that the prompt has no room for the text", "instructions")
         if least is not None and least > room:
             raise RequestError(
                 f"a piece of this text has room for {max(0, room)} frames, not {least}", "min_new_frames"
             )
-        sampling = self._sampling(piece_seed(self._seed, self._made), self._most_frames(text, plan))
-        self._made += 1
+        sampling = self._sampling(piece_seed(self._seed, self.made), self._most_frames(text, plan))
+        self.made += 1
         return Piece(text, plan, sampling)
-
-    def _plan(self, text: str, instructions: str | None) -> PromptPlan:
-        return self._planner(
-            text,
-            language=self._voice.language,
-            speaker=self._voice.speaker,
-            instruction=instructions,
-            non_streaming=self._choices.non_streaming_mode,
-            reference=self._voice.reference,
-        )
 
     def _most_frames(self, text: str, plan: PromptPlan) -> int:
         """Frames of a piece where the request sets no limit: an end to a voice that babbles on, within what fits."""
         return min(
             self.front.frames_base + self.front.frames_per_char * len(text),
-            self._defaults.max_new_frames,
-            self._max_positions - plan.positions,
+            self.defaults.max_new_frames,
+            self.most_positions - plan.positions,
         )
 
     def _sampling(self, seed: int, most_frames: int) -> Sampling:
         """The checkpoint's sampling with what the request sets; `most_frames` holds where it sets no limit."""
-        choices, defaults = self._choices, self._defaults
+        choices, defaults = self.choices, self.defaults
         given = choices.model_dump(include=_SAMPLING_FIELDS, exclude_none=True)
         if choices.temperature == 0:
             given["subtalker_temperature"] = 0.0
@@ -221,7 +208,6 @@ class Narration:
         self._pipeline = pipeline
         self._request_id = request_id
         self._upcoming: deque[Piece] = deque()
-        self._upcoming_chars = 0
         self._silence = silence
         self._pause = pause
         self._pause_is_due = False
@@ -259,13 +245,11 @@ class Narration:
     @property
     def upcoming_chars(self) -> int:
         """The length of what is not submitted yet."""
-        return self._upcoming_chars
+        return sum(len(piece.text) for piece in self._upcoming)
 
     def extend(self, pieces: Iterable[Piece]) -> None:
         """Add to what is spoken."""
-        for piece in pieces:
-            self._upcoming.append(piece)
-            self._upcoming_chars += len(piece.text)
+        self._upcoming.extend(pieces)
         self._changed.set()
 
     def close(self) -> None:
@@ -305,7 +289,6 @@ class Narration:
                 submitted.stream.cancel(reason)
         self._current = self._ahead = None
         self._upcoming.clear()
-        self._upcoming_chars = 0
         self.close()
 
     def __enter__(self) -> Self:
@@ -329,7 +312,6 @@ class Narration:
         piece = self._upcoming[0]
         stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling, self._prompt_positions > 0)
         self._upcoming.popleft()
-        self._upcoming_chars -= len(piece.text)
         self._prompt_positions += stream.prompt_positions
         return _Submitted(piece, stream)
 
