@@ -65,8 +65,10 @@ class TorchDecoder:
         self._states = SlotStates(self._decoder, options.slots, dtype, options.device)
         self._decoded: deque[Pcm] = deque()
         for frames in sizes:
-            # The first call of a shape pays for buffers and the choice of a kernel.
-            self._decode([0], torch.zeros(1, frames, checkpoint.codec.num_quantizers, dtype=torch.int64))
+            for streams in range(1, min(options.max_batch_frames // frames, options.slots) + 1):
+                # The first call of a shape pays for buffers and the choice of a kernel.
+                codes = torch.zeros(streams, frames, checkpoint.codec.num_quantizers, dtype=torch.int64)
+                self._decode(list(range(streams)), codes)
 
     def choose(self, pending: list[int], most_frames: int) -> list[int]:
         """As many of every stream as the first one can give.

@@ -14,7 +14,7 @@ from ..architecture import CodecConfig
 from ..errors import CheckpointError
 from . import product_programs, programs
 from .decoder import CodecDecoder
-from .layers import KERNEL, CausalConv, ConvNeXtBlock, FrozenTransposedConv, ResidualUnit, VocoderBlock
+from .layers import KERNEL, ConvNeXtBlock, FrozenConv, ResidualUnit, VocoderBlock
 from .products import MIN_BLOCK, Product, Rows, Snake, choose_unit_tile, conv_product, early, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
@@ -132,9 +132,9 @@ class FusedConvNeXt:
     """A ConvNeXtBlock."""
 
     def __init__(self, block: ConvNeXtBlock, dtype: torch.dtype) -> None:
-        conv, self.norm_eps = block.dwconv.conv, block.norm.eps
-        assert conv.bias is not None
-        self.context, self.channels = block.dwconv.context, conv.in_channels
+        conv, self.norm_eps = block.dwconv, block.norm.eps
+        assert isinstance(conv, FrozenConv)
+        self.context, self.channels = conv.context, len(conv.weight)
         self.weight = conv.weight.squeeze(1).T.float().contiguous()
         self.bias, self.gain, self.shift = conv.bias.float(), block.norm.weight.float(), block.norm.bias.float()
         self.widen = Product(block.pwconv1.weight.T, block.pwconv1.bias, dtype, activation=product_programs.GELU.value)
@@ -223,8 +223,8 @@ class FusedBlock:
 
     def __init__(self, block: VocoderBlock, following: nn.Module, dtype: torch.dtype) -> None:
         _, transposed, *units = block.block
-        assert isinstance(transposed, FrozenTransposedConv)
-        self.rate, self.channels = transposed.stride, transposed.out_channels
+        assert isinstance(transposed, FrozenConv)
+        self.rate, self.channels = transposed.spread, len(transposed.weight) // transposed.spread
         residual = [unit for unit in units if isinstance(unit, ResidualUnit)]
         activations = [unit.act1 for unit in residual] + [following]
         self.spread = conv_product(transposed, dtype, Snake(activations[0], self.rate))
@@ -296,12 +296,13 @@ class FusedDecoder:
         if config.head_dim % 2:
             raise CheckpointError(f"decoder_config: head_dim {config.head_dim} is odd and cannot be rotated")
         self.max_frames, self.silent_slot, self.idle_slot = max_frames, slots, slots + 1
-        table, device = decoder.quantizer, decoder.pre_conv.conv.weight.device
+        table = decoder.quantizer
         assert isinstance(table, CodeTable)
+        device = table.table.device
         self.table = table.table.to(dtype)
         self.pre_conv = conv_product(decoder.pre_conv, dtype)
         self.transformer = FusedTransformer(decoder.pre_transformer, config, dtype, slots + 2, max_frames)
-        spreads = [part for part in decoder.upsample.modules() if isinstance(part, FrozenTransposedConv)]
+        spreads = [stage.get_submodule("0") for stage in decoder.upsample]
         resized = [part for part in decoder.upsample.modules() if isinstance(part, ConvNeXtBlock)]
         self.upsample = [
             (conv_product(spread, dtype), FusedConvNeXt(block, dtype))
@@ -310,7 +311,7 @@ class FusedDecoder:
         blocks = [part for part in decoder.decoder if isinstance(part, VocoderBlock)]
         activations = [*(block.block[0] for block in blocks), decoder.decoder[-2]]
         last = decoder.decoder[-1]
-        assert isinstance(last, CausalConv)
+        assert isinstance(last, FrozenConv)
         self.first = conv_product(decoder.decoder[0], dtype, Snake(activations[0]))
         self.blocks = [FusedBlock(block, after, dtype) for block, after in zip(blocks, activations[1:], strict=True)]
         self.last = conv_product(last, torch.float32)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor, nn
 
 from . import product_programs
-from .layers import CausalConv, FrozenDilatedConv, FrozenSnakeBeta, FrozenTransposedConv
+from .layers import FrozenConv, FrozenSnakeBeta
 
 MIN_BLOCK = product_programs.MIN_BLOCK.value
 
@@ -100,8 +100,8 @@ class Snake:
 
     def __init__(self, frozen: nn.Module, repeats: int = 1) -> None:
         assert isinstance(frozen, FrozenSnakeBeta)
-        self.frequency = frozen.frequency.flatten().float().repeat(repeats)
-        self.height = frozen.height.flatten().float().repeat(repeats)
+        self.frequency = frozen.frequency[: frozen.channels].float().repeat(repeats)
+        self.height = frozen.height[: frozen.channels].float().repeat(repeats)
 
 
 class Product:
@@ -166,20 +166,7 @@ class Product:
 
 
 def conv_product(conv: nn.Module, dtype: torch.dtype, snake: Snake | None = None) -> Product:
-    """Of a frozen convolution or transposed convolution."""
-    if isinstance(conv, FrozenTransposedConv):
-        # [out · stride, in, tap] → columns in the order (sample, channel), which is that of rows in memory.
-        by_channel = conv.weight.view(conv.out_channels, conv.stride, *conv.weight.shape[1:])
-        weight = by_channel.permute(3, 2, 1, 0).flatten(2).flatten(0, 1)
-        bias = conv.bias.view(conv.out_channels, conv.stride).T.flatten()
-        return Product(weight, bias, dtype, taps=conv.context + 1, snake=snake)
-    assert isinstance(conv, CausalConv | FrozenDilatedConv)
-    inner = conv.conv
-    return Product(
-        inner.weight.permute(2, 1, 0).flatten(0, 1),
-        inner.bias,
-        dtype,
-        taps=inner.kernel_size[0],
-        dilation=inner.dilation[0],
-        snake=snake,
-    )
+    """Of a frozen convolution."""
+    assert isinstance(conv, FrozenConv)
+    weight = conv.weight.permute(2, 1, 0).flatten(0, 1)
+    return Product(weight, conv.bias, dtype, taps=conv.taps, dilation=conv.dilation, snake=snake)
