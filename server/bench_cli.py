@@ -1,13 +1,13 @@
 """The commands that measure: `duotone bench` loads a running server, `duotone compare` two configurations in turn."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -16,13 +16,11 @@ from ..profiling.compare import Arm, Outcome, Plan, comparison_table, parse_arm
 from ..profiling.compare import compare as run_comparison
 from ..profiling.figures import summary_table
 from ..profiling.server_process import ServerFailed
+from ..stages.errors import ConfigurationError, DuotoneError
 from .config import ORCHESTRATION_VARIABLE
+from .terminal import EXIT_ERROR, told
 
-EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
 NO_TERMINAL_COLUMNS = 140
-
-T = TypeVar("T")
 
 bench_app = typer.Typer()
 
@@ -57,19 +55,15 @@ def bench(
     ] = None,
 ) -> None:
     """Load a running server with concurrent streams and print what its listeners get."""
-    load = Load(requests, warmup, _read_texts(texts), frames, seed, model, voice, timeout)
-    try:
-        target = Target(url, api_key)
-    except ValueError as error:
-        _refuse(f"--url {error}")
-    levels = _run(_bench(target, load, _counts(streams)))
-    summaries = [level.summary for level in levels]
-    _print(summary_table(summaries, [level.stages for level in levels]))
-    if json_file is not None:
-        try:
+    with told(DuotoneError, OSError):
+        load = Load(requests, warmup, _read_texts(texts), frames, seed, model, voice, timeout)
+        with _named("--url"):
+            target = Target(url, api_key)
+        levels = asyncio.run(_bench(target, load, _counts(streams)))
+        summaries = [level.summary for level in levels]
+        _print(summary_table(summaries, [level.stages for level in levels]))
+        if json_file is not None:
             write_results(json_file, target, load, levels)
-        except OSError as error:
-            _refuse(str(error))
     if any(summary.failures or summary.warmup_failures or summary.inexact for summary in summaries):
         raise typer.Exit(EXIT_ERROR)
 
@@ -107,21 +101,22 @@ def compare(
     common = [model] if model is not None else []
     common += ["--config", config] if config is not None else []
     common += [word for assignment in assignments for word in ("--set", assignment)]
-    plan = Plan(
-        _arm("--a", a),
-        _arm("--b", b),
-        load=Load(requests, warmup, _read_texts(texts), frames, seed, voice=voice, timeout_s=timeout),
-        streams=_counts(streams),
-        repeats=repeats,
-        arguments=tuple(common),
-        without=(ORCHESTRATION_VARIABLE,),
-        idle_s=idle,
-    )
-    outcome = _run(_compare(plan, out))
-    for comparison in outcome.comparisons:
-        _print(comparison_table(comparison))
-    if not outcome.sound:
-        _refuse(f"not every request was answered as asked for, or some were left in flight: see {out}")
+    with told(DuotoneError, ServerFailed, OSError):
+        plan = Plan(
+            _arm("--a", a),
+            _arm("--b", b),
+            load=Load(requests, warmup, _read_texts(texts), frames, seed, voice=voice, timeout_s=timeout),
+            streams=_counts(streams),
+            repeats=repeats,
+            arguments=tuple(common),
+            without=(ORCHESTRATION_VARIABLE,),
+            idle_s=idle,
+        )
+        outcome = asyncio.run(_compare(plan, out))
+        for comparison in outcome.comparisons:
+            _print(comparison_table(comparison))
+        if not outcome.sound:
+            raise DuotoneError(f"not every request was answered as asked for, or some were left in flight: see {out}")
 
 
 async def _compare(plan: Plan, out: Path) -> Outcome:
@@ -132,15 +127,6 @@ async def _compare(plan: Plan, out: Path) -> Outcome:
             progress.console.print(text)
 
         return await run_comparison(plan, out, says, lambda record: progress.advance(task))
-
-
-def _run(main: Coroutine[None, None, T]) -> T:
-    try:
-        return asyncio.run(main)
-    except (ServerFailed, OSError) as error:
-        _refuse(str(error))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _progress() -> Progress:
@@ -157,25 +143,24 @@ def _print(table: Table) -> None:
     console.print(table)
 
 
-def _refuse(message: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False)
-    raise typer.Exit(EXIT_ERROR)
-
-
-def _arm(option: str, items: list[str]) -> Arm:
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Raises ConfigurationError that names the option for words that cannot be read."""
     try:
-        return parse_arm(items)
+        yield
     except ValueError as error:
-        _refuse(f"{option} {error}")
+        raise ConfigurationError(f"{option} {error}") from None
+
+
+def _arm(option: str, words: list[str]) -> Arm:
+    with _named(option):
+        return parse_arm(words)
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1:
-        _refuse(f"--streams {text}: expected counts, such as 1,16,64")
+    counts = tuple(int(part) if part.strip().isdecimal() else 0 for part in text.split(","))
+    if min(counts) < 1:
+        raise ConfigurationError(f"--streams {text}: expected counts, such as 1,16,64")
     return counts
 
 
@@ -185,10 +170,10 @@ def _read_texts(path: Path | None) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        _refuse(f"--texts {path}: {error.strerror}")
+        raise ConfigurationError(f"--texts {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        _refuse(f"--texts {path}: not UTF-8")
+        raise ConfigurationError(f"--texts {path}: not UTF-8") from None
     texts = tuple(line.strip() for line in lines if line.strip())
     if not texts:
-        _refuse(f"--texts {path}: no text in it")
+        raise ConfigurationError(f"--texts {path}: no text in it")
     return texts

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from .. import __version__
 from ..stages.errors import DuotoneError
 from .bench_cli import bench_app
 from .config import Settings, load_settings, parse_assignment, parse_profiler_config
-
-EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
+from .terminal import told
 
 app = typer.Typer(
     help="Text to speech over OpenAI's HTTP interface, streamed while it is made.",
@@ -65,7 +61,7 @@ def serve(
         "log_level": log_level,
         "monitor_file": monitor,
     }
-    try:
+    with told(DuotoneError):
         if profiler_config is not None:
             named |= parse_profiler_config(profiler_config)
         settings = _settings(config, named, assignments)
@@ -74,10 +70,6 @@ def serve(
 
         configure_logging(settings.log_level)
         run(settings)
-    except DuotoneError as error:
-        raise _refusal(error) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @app.command()
@@ -99,7 +91,7 @@ def say(
     assignments: Assignments = [],  # noqa: B006
 ) -> None:
     """Say a text into an audio file, without a server."""
-    try:
+    with told(DuotoneError):
         settings = _settings(config, {"model": model, "log_level": "warning"}, assignments)
         import asyncio
 
@@ -110,23 +102,9 @@ def say(
         configure_logging(settings.log_level)
         if text == "-":
             text = sys.stdin.buffer.read().decode(errors="replace")
-        request = request_to_say(
-            settings,
-            {
-                "input": text,
-                "voice": voice,
-                "language": language,
-                "instructions": instructions,
-                "seed": seed,
-                "ref_text": ref_text,
-            },
-            ref_audio,
-        )
+        asked = {"input": text, "voice": voice, "language": language, "instructions": instructions}
+        request = request_to_say(settings, asked | {"seed": seed, "ref_text": ref_text}, ref_audio)
         spoken_s = asyncio.run(run(settings, request, out))
-    except DuotoneError as error:
-        raise _refusal(error) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
     typer.echo(f"{out}: {spoken_s:.2f} s of speech")
 
 
@@ -134,8 +112,3 @@ def _settings(profile: str | None, named: Mapping[str, object], assignments: lis
     """`named` flags win over --set, as the more particular; those not given are None."""
     flags = dict(parse_assignment(text) for text in assignments)
     return load_settings(profile, flags | {key: value for key, value in named.items() if value is not None})
-
-
-def _refusal(error: DuotoneError) -> typer.Exit:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-    return typer.Exit(EXIT_ERROR)
