@@ -3,6 +3,7 @@
 Times are `time.monotonic()` seconds. The audio is s16le mono at 24 kHz, the `pcm` of OpenAI's interface.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -85,26 +86,15 @@ class Summary:
     """CPU seconds a second of the load generator itself."""
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 … 1) of the ascending values lie. At least one value."""
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
 def distribution(values: Iterable[float]) -> Distribution | None:
     """None where there are no values."""
     ordered = sorted(values)
     if not ordered:
         return None
-    return Distribution(
-        mean=sum(ordered) / len(ordered),
-        p50=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        max=ordered[-1],
-    )
+    # A single value is all of them; quantiles wants two.
+    percentiles = statistics.quantiles(ordered, n=100, method="inclusive") if len(ordered) > 1 else ordered * 99
+    p50, p90, p99 = (percentiles[percent - 1] for percent in (50, 90, 99))
+    return Distribution(statistics.fmean(ordered), p50, p90, p99, ordered[-1])
 
 
 def underrun_s(arrivals_s: Sequence[float], chunk_bytes: Sequence[int]) -> float:
