@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rich.table import Table
 from rich.text import Text
@@ -11,14 +12,6 @@ from .scrape import StageLoad
 
 BUSY_CLIENT_CORES = 0.7
 """A load generator that keeps more of a core busy than this may measure itself."""
-
-_PARTS: dict[str, Callable[[Distribution], float]] = {
-    "mean": lambda values: values.mean,
-    "p50": lambda values: values.p50,
-    "p90": lambda values: values.p90,
-    "p99": lambda values: values.p99,
-    "max": lambda values: values.max,
-}
 
 
 @dataclass(frozen=True)
@@ -36,25 +29,16 @@ def as_text(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _part(
-    of: Callable[[Summary], Distribution | None], part: Callable[[Distribution], float], scale: float
-) -> Callable[[Summary], float | None]:
-    def read(summary: Summary) -> float | None:
-        values = of(summary)
-        return None if values is None else scale * part(values)
-
-    return read
-
-
 def _figures(
     name: str, digits: int, of: Callable[[Summary], Distribution | None], parts: str, scale: float = 1
 ) -> list[Figure]:
     """A figure for each part of a distribution in which less is better; its name takes the place of `{}`."""
-    return [Figure(name.format(part), digits, False, _part(of, _PARTS[part], scale)) for part in parts.split()]
 
+    def reader(part: str) -> Callable[[Summary], float | None]:
+        read = attrgetter(part)
+        return lambda summary: scale * read(values) if (values := of(summary)) else None
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+    return [Figure(name.format(part), digits, False, reader(part)) for part in parts.split()]
 
 
 FIGURES = (
@@ -70,7 +54,7 @@ FIGURES = (
     *_figures("real-time factor {}", 3, lambda summary: summary.real_time_factor, "mean p99"),
     Figure("listeners run dry", 0, False, lambda summary: summary.dry_listeners),
     Figure("underrun in all, s", 3, False, lambda summary: summary.underrun_s),
-    Figure("continuity, %", 1, True, lambda summary: _percent(summary.continuity)),
+    Figure("continuity, %", 1, True, lambda summary: summary.continuity and 100 * summary.continuity),
     Figure("client's CPU, cores", 2, False, lambda summary: summary.client_cores),
 )
 
