@@ -29,10 +29,11 @@ class ChunkDecoder(Protocol):
     ahead: int
     """How many launches may be made before an older one is read: 0 where a launch computes at once."""
 
-    def choose(self, pending: list[int], most_frames: int) -> list[int]:
+    def choose(self, pending: list[int], most_frames: int, urgent: int) -> list[int]:
         """How many of the pending frames of each stream a launch should hold, given the most urgent stream first.
 
-        At least one of the first stream's, at most `most_frames` in all.
+        At least one of the first stream's, at most `most_frames` in all. The listeners of the first `urgent` streams
+        have nothing to hear soon.
         """
         ...
 
@@ -70,18 +71,8 @@ class TorchDecoder:
                 codes = torch.zeros(streams, frames, checkpoint.codec.num_quantizers, dtype=torch.int64)
                 self._decode(list(range(streams)), codes)
 
-    def choose(self, pending: list[int], most_frames: int) -> list[int]:
-        """As many of every stream as the first one can give.
-
-        Streams that have more to give wait for a launch of their own: one long chunk costs less than several short
-        ones, and the urgent launch stays short.
-        """
-        frames = self._chunk(pending[0])
-        room, chosen = most_frames // frames, []
-        for count in pending:
-            chosen.append(frames if room and self._chunk(count) == frames else 0)
-            room -= chosen[-1] > 0
-        return chosen
+    def choose(self, pending: list[int], most_frames: int, urgent: int) -> list[int]:
+        return choose_alike(self._sizes, pending, most_frames, urgent)
 
     def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
         for slot, position in zip(slots, positions, strict=True):
@@ -91,10 +82,6 @@ class TorchDecoder:
 
     def read(self) -> Pcm:
         return self._decoded.popleft()
-
-    def _chunk(self, pending: int) -> int:
-        """The largest chunk of so many frames."""
-        return self._sizes[bisect_right(self._sizes, pending) - 1]
 
     @torch.inference_mode()
     def _decode(self, slots: list[int], codes: Tensor) -> Pcm:
@@ -110,6 +97,23 @@ def chunk_sizes(max_chunk_frames: int) -> list[int]:
     """Powers of two, and the largest allowed, ascending."""
     powers = [1 << bit for bit in range(max_chunk_frames.bit_length())]
     return powers if powers[-1] == max_chunk_frames else [*powers, max_chunk_frames]
+
+
+def choose_alike(sizes: list[int], pending: list[int], most_frames: int, urgent: int) -> list[int]:
+    """As many frames of each stream, one of `sizes`, where every frame takes its time.
+
+    The urgent ones go together, none of them with more than all can give, and nobody delays them who has time. Else as
+    many as the first can give: streams that have more wait, since one long chunk costs less than several short ones.
+    """
+    limit = max(1, min(*pending[:urgent], most_frames // urgent)) if urgent else pending[0]
+    frames = sizes[bisect_right(sizes, limit) - 1]
+    room = most_frames // frames
+    chosen = []
+    for at, count in enumerate(pending):
+        fits = at < urgent if urgent else sizes[bisect_right(sizes, count) - 1] == frames
+        chosen.append(frames if room and fits else 0)
+        room -= chosen[-1] > 0
+    return chosen
 
 
 def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions) -> ChunkDecoder:

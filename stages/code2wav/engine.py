@@ -17,11 +17,14 @@ from ..engine import Engine
 from ..errors import RequestError
 from ..messages import Abort, Decode, Event, Samples, StageCommand
 from ..pipeline import Code2WavOptions
-from ..types import CODEBOOKS, SAMPLES_PER_FRAME
+from ..types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
 from .chunks import ChunkDecoder, Codes, make_decoder
 
 FIRST_BATCH_FRAMES = 64
 """At most so many frames are decoded in a step with the first ones of a stream, for which somebody waits in silence."""
+
+URGENT_S = FRAME_S
+"""A listener who runs dry within this time goes before throughput."""
 
 
 @dataclass
@@ -123,7 +126,9 @@ class Code2WavEngine(Engine):
         waiting.sort(key=lambda stream: stream.deadline_s)
         unheard = any(stream.decoded == 0 for stream in waiting)
         most_frames = min(self._max_batch_frames, FIRST_BATCH_FRAMES) if unheard else self._max_batch_frames
-        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], most_frames)
+        soon_s = time.monotonic() + URGENT_S
+        urgent = sum(stream.deadline_s < soon_s for stream in waiting)
+        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], most_frames, urgent)
         batch = [stream for stream, frames in zip(waiting, chosen, strict=True) if frames]
         lengths = [frames for frames in chosen if frames]
         positions = [stream.decoded for stream in batch]

@@ -67,8 +67,8 @@ class GraphDecoder:
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs = {frames: self._capture(frames) for frames in reversed(self._sizes)}
 
-    def choose(self, pending: list[int], most_frames: int) -> list[int]:
-        """All that is pending of the first streams, as far as there is room."""
+    def choose(self, pending: list[int], most_frames: int, urgent: int) -> list[int]:
+        """All that is pending of the first streams, as far as there is room: others with them cost next to nothing."""
         chosen = []
         for frames in pending:
             chosen.append(min(frames, self._decoder.max_frames, most_frames))

@@ -1,11 +1,15 @@
 """The engine shares its steps among streams without any of them hearing it, and survives whatever it is told."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from duotone.stages.code2wav.chunks import chunk_sizes, to_int16
-from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, Code2WavEngine
+from duotone.stages.code2wav.chunks import choose_alike, chunk_sizes, to_int16
+from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, URGENT_S, Code2WavEngine
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
@@ -14,6 +18,8 @@ from duotone.stages.types import SAMPLES_PER_FRAME
 from .hearing import CASES, Ear, assert_heard, decode, speak_all
 
 LONG, MIDDLE, SHORT = CASES["codec_08"], CASES["codec_06"], CASES["codec_05"]
+LATER_S = time.monotonic() + 3600
+"""A deadline of somebody who has time."""
 
 
 @pytest.fixture
@@ -39,8 +45,8 @@ def test_chunk_is_the_largest_that_the_most_urgent_stream_can_give(start):
 
 def test_streams_that_can_give_a_longer_chunk_wait_for_a_step_of_their_own(start):
     ear = Ear(start(max_chunk_frames=8, max_batch_frames=64))
-    for key, frames, deadline_s in ((1, 5, 3.0), (2, 2, 1.0), (3, 1, 2.0), (4, 3, 4.0), (5, 1, 5.0)):
-        ear.engine.accept(decode(key, LONG.codes[:frames], deadline_s=deadline_s))
+    for key, frames, order in ((1, 5, 3), (2, 2, 1), (3, 1, 2), (4, 3, 4), (5, 1, 5)):
+        ear.engine.accept(decode(key, LONG.codes[:frames], deadline_s=LATER_S + order))
     ear.run()
     assert ear.steps == [[(2, 2), (4, 2)], [(3, 1), (4, 1), (5, 1)], [(1, 4)], [(1, 1)]]
 
@@ -48,19 +54,46 @@ def test_streams_that_can_give_a_longer_chunk_wait_for_a_step_of_their_own(start
 def test_first_frame_of_a_new_stream_does_not_wait_for_long_chunks(start):
     ear = Ear(start(max_chunk_frames=8, max_batch_frames=16))
     for key in (1, 2, 3):
-        ear.engine.accept(decode(key, LONG.codes[:8], deadline_s=10.0 + key))
+        ear.engine.accept(decode(key, LONG.codes[:8], deadline_s=LATER_S + key))
     ear.step()
-    ear.engine.accept(decode(4, LONG.codes[:1], deadline_s=5.0))
+    ear.engine.accept(decode(4, LONG.codes[:1], deadline_s=LATER_S))
     ear.step()
     assert ear.steps[-1] == [(4, 1)]
 
 
 def test_most_urgent_go_first_when_a_step_cannot_hold_all(start):
     ear = Ear(start(max_chunk_frames=4, max_batch_frames=8))
-    for key, deadline_s in ((1, 4.0), (2, 1.0), (3, 3.0), (4, 2.0)):
-        ear.engine.accept(decode(key, LONG.codes[:4], deadline_s=deadline_s))
+    for key, order in ((1, 4), (2, 1), (3, 3), (4, 2)):
+        ear.engine.accept(decode(key, LONG.codes[:4], deadline_s=LATER_S + order))
     ear.run()
     assert ear.steps == [[(2, 4), (4, 4)], [(3, 4), (1, 4)]]
+
+
+def test_those_about_to_run_dry_share_a_step_and_nobody_who_has_time_makes_it_longer(start):
+    ear = Ear(start(max_chunk_frames=8, max_batch_frames=16))
+    soon_s = time.monotonic() + URGENT_S / 2
+    for key, frames, deadline_s in ((1, 8, soon_s), (2, 2, soon_s + 0.01), (3, 2, LATER_S), (4, 8, LATER_S)):
+        ear.engine.accept(decode(key, LONG.codes[:frames], deadline_s=deadline_s))
+    ear.step()
+    assert ear.steps == [[(1, 2), (2, 2)]]
+
+
+@given(
+    pending=st.lists(st.integers(1, 20), min_size=1, max_size=20),
+    most_frames=st.integers(1, 16),
+    urgent=st.integers(0, 20),
+)
+def test_a_step_takes_as_many_frames_of_each_and_first_the_most_urgent(pending, most_frames, urgent):
+    sizes = [size for size in chunk_sizes(8) if size <= most_frames]
+    chosen = choose_alike(sizes, pending, most_frames, min(urgent, len(pending)))
+    taken = [frames for frames in chosen if frames]
+    assert chosen[0] in sizes
+    assert len(set(taken)) == 1
+    assert sum(taken) <= most_frames
+    assert all(frames <= count for frames, count in zip(chosen, pending, strict=True))
+    if urgent:
+        assert taken == chosen[: len(taken)]
+        assert len(taken) == min(urgent, len(pending), most_frames)
 
 
 def test_deadline_is_that_of_the_latest_frames(start):
@@ -215,7 +248,7 @@ class DelayedDecoder:
         self.launches = []
         self.calls = []
 
-    def choose(self, pending, most_frames):
+    def choose(self, pending, most_frames, urgent):
         return [min(frames, max(0, most_frames - sum(pending[:at]))) for at, frames in enumerate(pending)]
 
     def launch(self, slots, positions, codes):
