@@ -19,7 +19,7 @@ from typing import Literal
 from rich.table import Table
 
 from .bench import Level, Load, Target, ignore, machine, run_level, write_results
-from .figures import FIGURES, as_text
+from .figures import FIGURES, Figure, as_text
 from .measures import Record, Summary
 from .scrape import scraped
 from .server_process import Server, cancelled_when_terminated, free_port, running_server
@@ -194,22 +194,19 @@ def line(name: str, digits: int, higher_is_better: bool, a: Sequence[float | Non
 def compare_runs(runs: Sequence[Run], level: int) -> list[Line]:
     """The lines of one number of streams, which is the `level`-th of each run."""
     a, b = ([run for run in runs if run.arm == arm] for arm in ("A", "B"))
-    lines = [
-        line(
-            figure.name,
-            figure.digits,
-            figure.higher_is_better,
-            [figure.read(run.levels[level].summary) for run in a],
-            [figure.read(run.levels[level].summary) for run in b],
+
+    def row(name: str, digits: int, higher_is_better: bool, read: Callable[[Run], float | None]) -> Line:
+        return line(name, digits, higher_is_better, list(map(read, a)), list(map(read, b)))
+
+    def of(figure: Figure) -> Line:
+        return row(
+            *(figure.name, figure.digits, figure.higher_is_better), lambda run: figure.read(run.levels[level].summary)
         )
-        for figure in FIGURES
-    ]
-    loaded_a, loaded_b = ([run.levels[level].server_cores for run in arm] for arm in (a, b))
-    idle_a, idle_b = ([run.idle_cores for run in arm] for arm in (a, b))
+
     return [
-        *lines,
-        line("server's CPU under load, cores", 2, False, loaded_a, loaded_b),
-        line("server's CPU idle, cores", 4, False, idle_a, idle_b),
+        *map(of, FIGURES),
+        row("server's CPU under load, cores", 2, False, lambda run: run.levels[level].server_cores),
+        row("server's CPU idle, cores", 4, False, lambda run: run.idle_cores),
     ]
 
 

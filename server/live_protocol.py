@@ -60,25 +60,13 @@ class TextPart(_Message):
     text: Text
 
 
-class Flush(_Message):
-    """Speak what is there."""
+class Order(_Message):
+    """Speak what is there; stop speaking and forget the text; speak the rest and close."""
 
-    type: Literal["flush"]
-
-
-class Cancel(_Message):
-    """Stop speaking, forget the text."""
-
-    type: Literal["cancel"]
+    type: Literal["flush", "cancel", "end"]
 
 
-class End(_Message):
-    """Speak the rest and close."""
-
-    type: Literal["end"]
-
-
-ClientMessage = SessionStart | TextPart | Flush | Cancel | End
+ClientMessage = SessionStart | TextPart | Order
 _CLIENT_MESSAGE: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
 
 
@@ -114,16 +102,10 @@ class Segment(BaseModel):
     start_s: float = Field(description="seconds of audio in front of it since the last `flushed` or `cancelled`")
 
 
-class Flushed(BaseModel):
-    """All that was there at a `flush` has been sent."""
+class Obeyed(BaseModel):
+    """All that was there at a `flush` has been sent; nothing is spoken any more."""
 
-    type: Literal["flushed"] = "flushed"
-
-
-class Cancelled(BaseModel):
-    """Nothing is spoken any more."""
-
-    type: Literal["cancelled"] = "cancelled"
+    type: Literal["flushed", "cancelled"]
 
 
 class Done(BaseModel):
@@ -140,4 +122,4 @@ class ErrorEvent(BaseModel):
     error: ErrorBody
 
 
-ServerMessage = Ready | Segment | Flushed | Cancelled | Done | ErrorEvent
+ServerMessage = Ready | Segment | Obeyed | Done | ErrorEvent

@@ -29,14 +29,11 @@ from .errors import ClientGone, SlowClient, answer_to, envelope
 from .growing_text import GrowingText
 from .keys import ApiKeys
 from .live_protocol import (
-    Cancel,
-    Cancelled,
     ClientMessage,
     Done,
-    End,
     ErrorEvent,
-    Flush,
-    Flushed,
+    Obeyed,
+    Order,
     Ready,
     Segment,
     ServerMessage,
@@ -200,19 +197,19 @@ class Session:
         return asyncio.ensure_future(self._wire.receive(self._options.live_max_message_bytes))
 
     async def _obey(self, message: ClientMessage) -> None:
-        if self._ended and not isinstance(message, Cancel):
+        if self._ended and message.type != "cancel":
             raise RequestError(f"`{message.type}` came after `end`", "type")
         match message:
             case TextPart():
                 self._add(self._text.add(message.text))
-            case Flush():
+            case Order(type="flush"):
                 self._make_room(_FLUSH_CHARS)
                 self._close()
                 self._narrations.append(self._open())
-            case End():
+            case Order(type="end"):
                 self._close()
                 self._ended = True
-            case Cancel():
+            case Order(type="cancel"):
                 await self._cancel()
             case SessionStart():
                 raise RequestError("the session has begun already", "type")
@@ -251,7 +248,7 @@ class Session:
             self._usage += narration.usage
         self._text.clear()
         self._narrations = deque() if self._ended else deque([self._open()])
-        await self._wire.tell(Cancelled())
+        await self._wire.tell(Obeyed(type="cancelled"))
         self._speaking = asyncio.ensure_future(self._speak())
 
     # ---- what the server says
@@ -262,7 +259,7 @@ class Session:
             await self._send_speech(self._narrations[0])
             self._usage += self._narrations.popleft().usage
             if self._narrations:
-                await self._wire.tell(Flushed())
+                await self._wire.tell(Obeyed(type="flushed"))
         await self._wire.tell(Done(usage=self._usage))
 
     async def _send_speech(self, narration: Narration) -> None:

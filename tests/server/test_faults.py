@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from duotone.server.config import HttpOptions, Settings
 from duotone.server.errors import ClientGone
 from duotone.server.head_limit import MAX_HEAD_BYTES
-from duotone.server.live_protocol import Cancelled
+from duotone.server.live_protocol import Obeyed
 from duotone.server.live_speech import Wire
 from duotone.server.logs import reveals_something
 
@@ -106,7 +106,7 @@ async def test_what_uvicorn_says_of_a_connection_that_it_has_closed_means_that_t
             raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending 'websocket.close'.")
 
     with pytest.raises(ClientGone):
-        await Wire(Closed(), HttpOptions()).tell(Cancelled())
+        await Wire(Closed(), HttpOptions()).tell(Obeyed(type="cancelled"))
 
 
 async def test_a_message_larger_than_any_ends_the_session_without_an_alarm(port, alarms):
