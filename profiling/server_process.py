@@ -111,7 +111,8 @@ async def _until_healthy(process: asyncio.subprocess.Process, url: str, log: Pat
     try:
         async with asyncio.timeout(timeout_s), aiohttp.ClientSession(url) as session:
             while not await _healthy(session):
-                await _ended(process, PROBE_INTERVAL_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), PROBE_INTERVAL_S)
                 if process.returncode is not None:
                     raise ServerFailed(f"the server ended (exit status {process.returncode})\n{_tail(log)}")
     except TimeoutError:
@@ -126,20 +127,13 @@ async def _healthy(session: aiohttp.ClientSession) -> bool:
         return False
 
 
-async def _ended(process: asyncio.subprocess.Process, within_s: float) -> bool:
-    try:
-        await asyncio.wait_for(process.wait(), within_s)
-    except TimeoutError:
-        return False
-    return True
-
-
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Ask the server to leave, then kill what is left of its session, also when the waiting is interrupted."""
     try:
         if process.returncode is None:
             process.terminate()
-            await _ended(process, STOP_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), STOP_S)
     finally:
         _kill_session(process.pid)
     await process.wait()

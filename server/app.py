@@ -20,15 +20,13 @@ from ..profiling.metrics import Metrics
 from ..stages.cloning.cloner import Cloner
 from ..stages.errors import DuotoneError
 from ..stages.orchestrator import Orchestrator
-from .body_limit import BodyLimitMiddleware
 from .catalog import Catalog, catalog_router
 from .cloning import Cloning
 from .config import Settings
-from .cors import EnvelopedCorsMiddleware
 from .errors import answer_error
-from .head_requests import HeadMiddleware
 from .keys import ApiKeys, KeyMiddleware
 from .live_speech import LiveSpeech, live_speech_router
+from .middleware import BodyLimitMiddleware, EnvelopedCorsMiddleware, HeadMiddleware
 from .narration import Narrator, Planner
 from .operations import operations_router, profiling_router
 from .page import page_routes
@@ -117,11 +115,7 @@ def _middleware(settings: Settings, keys: ApiKeys, max_body_bytes: int) -> list[
         ),
         Middleware(KeyMiddleware, keys=keys),
         Middleware(HeadMiddleware),
-        Middleware(
-            BodyLimitMiddleware,
-            max_bytes=max_body_bytes,
-            timeout_s=settings.http.body_timeout_s,
-        ),
+        Middleware(BodyLimitMiddleware, max_bytes=max_body_bytes, timeout_s=settings.http.body_timeout_s),
     ]
 
 

@@ -5,6 +5,7 @@ looks back `sliding_window` positions, as it was trained; the reference's defaul
 recordings of more than 10 s alone.
 """
 
+from collections import OrderedDict
 from typing import Literal
 
 import torch
@@ -107,19 +108,6 @@ def _rotated(x: Tensor, angles: Tensor) -> Tensor:
     return x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
 
 
-class Mlp(nn.Module):
-    """Two layers with GELU between."""
-
-    def __init__(self, config: CodecEncoderConfig) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x)))
-        return out
-
-
 class LayerScale(nn.Module):
     """Scales a branch by one learned factor a channel."""
 
@@ -140,7 +128,9 @@ class TransformerLayer(nn.Module):
         self.self_attn = Attention(config)
         self.self_attn_layer_scale = LayerScale(config.hidden_size)
         self.post_attention_layernorm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
-        self.mlp = Mlp(config)
+        up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.mlp = nn.Sequential(OrderedDict(fc1=up, activation=nn.GELU(), fc2=down))
         self.mlp_layer_scale = LayerScale(config.hidden_size)
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:

@@ -1,13 +1,38 @@
-"""The limits on a request's body."""
+"""What stands between the HTTP server and the routes, request ids (request_id.py) and keys (keys.py) aside."""
 
 import asyncio
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import answer_error
+from .errors import answer_error, envelope
+
+
+class EnvelopedCorsMiddleware(CORSMiddleware):
+    """Answers 403 to a preflight of an origin that is not allowed, in the envelope of every other error."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Methods and headers are all allowed, so only the origin can be at fault."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        error = HTTPException(403, f"pages of {request_headers['origin']} may not call this server")
+        return JSONResponse(envelope(error).model_dump(), error.status_code)
+
+
+class HeadMiddleware:
+    """Has HEAD, which FastAPI's routes know not, answered as GET; the HTTP server keeps the body back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if head else scope, receive, send)
 
 
 class BodyLimitMiddleware:
