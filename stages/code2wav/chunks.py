@@ -22,6 +22,9 @@ Pcm = npt.NDArray[np.int16]
 FULL_SCALE = 32_767
 """The int16 of the sample 1.0; -1.0 is its negative, so that silence and clipping are symmetric."""
 
+URGENT_FRAMES = 2
+"""After so many a listener who was about to run dry has time."""
+
 
 class ChunkDecoder(Protocol):
     """Remembers what streams were decoded in its slots. Launches take effect in their order."""
@@ -102,10 +105,10 @@ def chunk_sizes(max_chunk_frames: int) -> list[int]:
 def choose_alike(sizes: list[int], pending: list[int], most_frames: int, urgent: int) -> list[int]:
     """As many frames of each stream, one of `sizes`, where every frame takes its time.
 
-    The urgent ones go together, none of them with more than all can give, and nobody delays them who has time. Else as
+    The urgent ones go together, none with more than all can give or need, and nobody delays them who has time. Else as
     many as the first can give: streams that have more wait, since one long chunk costs less than several short ones.
     """
-    limit = max(1, min(*pending[:urgent], most_frames // urgent)) if urgent else pending[0]
+    limit = max(1, min(URGENT_FRAMES, *pending[:urgent], most_frames // urgent)) if urgent else pending[0]
     frames = sizes[bisect_right(sizes, limit) - 1]
     room = most_frames // frames
     chosen = []

@@ -5,6 +5,7 @@ runs, and every figure is a function of the model of the stages alone.
 """
 
 import asyncio
+import itertools
 import selectors
 import time
 from collections.abc import Sequence
@@ -13,16 +14,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from duotone.profiling.measures import Record, Summary, summarise
 from duotone.profiling.metrics import Metrics
 from duotone.profiling.monitor import Monitor
-from duotone.stages.messages import Abort, Decode, Ended, Frames, Samples, Shutdown, Speak
+from duotone.stages.checkpoint import read_checkpoint
+from duotone.stages.code2wav.chunks import Codes, Pcm, choose_alike, chunk_sizes
+from duotone.stages.code2wav.engine import Code2WavEngine
+from duotone.stages.messages import Abort, Ended, Frames, Samples, Shutdown, Speak
 from duotone.stages.orchestrator import Orchestrator
 from duotone.stages.pipeline import PIPELINES, Code2WavOptions, PipelineOptions, WorkerSpec
 from duotone.stages.request import FRAME_BYTES, Stream
 from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
 from duotone.stages.workers import Replica
 
+from ..golden_outputs import CUSTOM_VOICE
 from .fake_stage import FakeChannel, FakeProcess
 
 CLIENT_S = 2e-3
@@ -31,6 +38,11 @@ ALIKE = (62,)
 """Frames of each answer."""
 MIXED = tuple(20 + 37 * index % 85 for index in range(85))
 """Answers of 20 to 104 frames: no two streams stay in step."""
+TWO_CORES = {
+    **{"talker_s": 5e-3, "talker_frame_s": 0.9e-3, "prefill_s": 3e-3, "code2wav_s": 4.5e-3, "frame_s": 2e-3},
+    **{"max_chunk_frames": 8, "max_batch_frames": 8, "alike": True},
+}
+"""A Model of the bundled voice's stages on a CPU core each."""
 PLAN = PromptPlan(rows=bytes(68 * 40))
 
 
@@ -73,20 +85,43 @@ class _Channel(FakeChannel):
 
 @dataclass
 class Model:
-    """Times of both stages, each on a device of its own."""
+    """Times of both stages, each on a device of its own. The defaults are an H200's."""
 
     streams: int
     talker_s: float = 4.5e-3
     """A step: a frame of every request."""
+    talker_frame_s: float = 0.0
+    """More for each of them."""
     prefill_s: float = 0.0
     """More for each request that begins in it; one at a time does."""
     code2wav_s: float = 2e-3
     frame_s: float = 25e-6
     """A step of Code2Wav, and more for each frame in it."""
+    max_chunk_frames: int = 16
     max_batch_frames: int = 256
-    first_batch_frames: int = 64
-    """In a step that somebody waits for in silence."""
+    alike: bool = False
+    """A step of Code2Wav takes as many frames of each of its streams, as on a CPU."""
     code2wav_steps: int = 0
+    launched: int = 0
+    """Frames of the last step."""
+
+    # ---- a ChunkDecoder that only takes time
+
+    ahead = 0
+
+    def choose(self, pending: list[int], most_frames: int, urgent: int) -> list[int]:
+        if self.alike:
+            return choose_alike(chunk_sizes(self.max_chunk_frames), pending, most_frames, urgent)
+        before = [0, *itertools.accumulate(pending)]
+        return [min(frames, max(0, most_frames - ahead)) for frames, ahead in zip(pending, before, strict=False)]
+
+    def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
+        self.launched = sum(map(len, codes))
+
+    def read(self) -> Pcm:
+        return np.zeros(self.launched * SAMPLES_PER_FRAME, np.int16)
+
+    # ---- the workers
 
     async def talker(self, channel: _Channel) -> None:
         left: dict[int, int] = {}
@@ -105,7 +140,7 @@ class Model:
             begins = waiting[: 1 if self.prefill_s else None]
             del waiting[: len(begins)]
             left |= {speak.key: speak.sampling.max_new_frames for speak in begins}
-            step_s = self.talker_s + self.prefill_s * len(begins)
+            step_s = self.talker_s + self.talker_frame_s * len(left) + self.prefill_s * len(begins)
             await asyncio.sleep(step_s)
             keys = list(left)
             left = {key: frames - 1 for key, frames in left.items() if frames > 1}
@@ -113,40 +148,19 @@ class Model:
             channel.events.put_nowait(Frames(keys, bytes(FRAME_BYTES * len(keys)), ended, len(keys), step_s))
 
     async def code2wav(self, channel: _Channel) -> None:
-        pending: dict[int, list[Any]] = {}  # key → deadline, frames, last
-        heard: set[int] = set()
+        options = Code2WavOptions(slots=self.streams, max_batch_frames=self.max_batch_frames)
+        engine = Code2WavEngine(read_checkpoint(CUSTOM_VOICE), options, self)
         while True:
-            for command in await channel.commands(block=not pending):
-                match command:
-                    case Decode():
-                        frames = pending[command.key][1] if command.key in pending else 0
-                        frames += len(command.codes) // FRAME_BYTES
-                        pending[command.key] = [command.deadline_s, frames, command.last]
-                    case Abort():
-                        pending = {key: what for key, what in pending.items() if key not in command.keys}
-                    case Shutdown():
-                        return
-            if not pending:
-                continue
-            keys: list[int] = []
-            frames: list[int] = []
-            room = self.max_batch_frames if pending.keys() <= heard else self.first_batch_frames
-            for key, (_, count, _) in sorted(pending.items(), key=lambda item: item[1][0]):
-                if room:
-                    keys.append(key)
-                    frames.append(min(count, room))
-                    room -= frames[-1]
-            heard.update(keys)
-            step_s = self.code2wav_s + self.frame_s * sum(frames)
-            self.code2wav_steps += 1
-            await asyncio.sleep(step_s)
-            ended = []
-            for key, count in zip(keys, frames, strict=True):
-                pending[key][1] -= count
-                if not pending[key][1]:
-                    ended += [key] * pending.pop(key)[2]
-            samples = bytes(2 * SAMPLES_PER_FRAME * sum(frames))
-            channel.events.put_nowait(Samples(keys, frames, samples, ended, len(keys), step_s))
+            for command in await channel.commands(block=not engine.has_work()):
+                if isinstance(command, Shutdown):
+                    return
+                engine.accept(command)
+            event = engine.step() if engine.has_work() else None
+            if isinstance(event, Samples):
+                if event.keys:
+                    self.code2wav_steps += 1
+                    await asyncio.sleep(self.code2wav_s + self.frame_s * self.launched)
+                channel.events.put_nowait(event)
 
 
 async def _listen(stream: Stream, record: Record) -> None:
@@ -166,7 +180,9 @@ async def _run(
         workers.append(asyncio.create_task(run(channel)))
         return Replica(spec, channel, process, slots=model.streams)  # type: ignore[arg-type]
 
-    options = PipelineOptions(code2wav=Code2WavOptions(max_chunk_frames=16), orchestration="event_driven")
+    options = PipelineOptions(
+        code2wav=Code2WavOptions(max_chunk_frames=model.max_chunk_frames), orchestration="event_driven"
+    )
     orchestrator = Orchestrator(PIPELINES["qwen3_tts"], Path("none"), options, Metrics("m"), Monitor(), launch)
     await orchestrator.start()
     records: list[Record] = []

@@ -1,10 +1,10 @@
-"""What the schedule promises on a device like an H200, with both stages as fast as they are to be (simulation.py)."""
+"""What the schedule promises on a device like an H200 and on two CPU cores (simulation.py)."""
 
 import pytest
 
 from duotone.stages.types import FRAME_S
 
-from .simulation import MIXED, Model, simulate
+from .simulation import ALIKE, MIXED, TWO_CORES, Model, simulate
 
 
 def chunks_an_answer(records) -> float:
@@ -44,3 +44,15 @@ def test_streams_that_begin_delay_nobody_who_is_about_to_run_dry():
     summary, _ = simulate(Model(128, code2wav_s=5e-3, frame_s=50e-6), requests=640)
     assert summary.dry_listeners == 0
     assert summary.first_audio_s.p99 < FRAME_S
+
+
+@pytest.mark.parametrize("frames", [ALIKE, MIXED], ids=["alike", "mixed"])
+@pytest.mark.parametrize("streams", [4, 8])
+@pytest.mark.parametrize(("slowness", "audio_s_per_s"), [(1, 27), (2, 14)])
+def test_on_two_cpu_cores_nobody_runs_dry(frames, streams, slowness, audio_s_per_s):
+    code2wav = {name: slowness * TWO_CORES[name] for name in ("code2wav_s", "frame_s")}
+    summary, _ = simulate(Model(streams, **{**TWO_CORES, **code2wav}), requests=8 * streams, frames=frames)
+    assert summary.dry_listeners == 0
+    assert summary.audio_s_per_s > audio_s_per_s
+    assert summary.first_audio_s.p50 < 0.07
+    assert summary.first_audio_s.p99 < 0.12

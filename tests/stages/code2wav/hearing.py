@@ -1,5 +1,7 @@
 """Speaks to a Code2Wav engine as the worker's loop does, and keeps what it says."""
 
+import math
+
 import numpy as np
 
 from duotone.stages.messages import Decode
@@ -10,7 +12,7 @@ from ...golden_outputs import codec_cases
 CASES = {case.name: case for case in codec_cases() if case.name.startswith("codec")}
 
 
-def decode(key, codes, last=False, deadline_s=0.0):
+def decode(key, codes, last=False, deadline_s=math.inf):
     return Decode(key, np.asarray(codes, "<i2").tobytes(), last, deadline_s)
 
 

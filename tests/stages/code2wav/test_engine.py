@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duotone.stages.code2wav.chunks import choose_alike, chunk_sizes, to_int16
+from duotone.stages.code2wav.chunks import URGENT_FRAMES, choose_alike, chunk_sizes, to_int16
 from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, URGENT_S, Code2WavEngine
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
@@ -72,10 +72,10 @@ def test_most_urgent_go_first_when_a_step_cannot_hold_all(start):
 def test_those_about_to_run_dry_share_a_step_and_nobody_who_has_time_makes_it_longer(start):
     ear = Ear(start(max_chunk_frames=8, max_batch_frames=16))
     soon_s = time.monotonic() + URGENT_S / 2
-    for key, frames, deadline_s in ((1, 8, soon_s), (2, 2, soon_s + 0.01), (3, 2, LATER_S), (4, 8, LATER_S)):
+    for key, frames, deadline_s in ((1, 8, soon_s), (2, 3, soon_s + 0.01), (3, 2, LATER_S), (4, 8, LATER_S)):
         ear.engine.accept(decode(key, LONG.codes[:frames], deadline_s=deadline_s))
     ear.step()
-    assert ear.steps == [[(1, 2), (2, 2)]]
+    assert ear.steps == [[(1, URGENT_FRAMES), (2, URGENT_FRAMES)]]
 
 
 @given(
