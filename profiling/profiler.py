@@ -21,22 +21,6 @@ class ProfilerError(Exception):
     """The profiler cannot run here, or did not start when it was told to."""
 
 
-class Profiler(Protocol):
-    """What the worker loop does with a profiler."""
-
-    def start(self) -> None:
-        """Begin, at once or after `delay_iterations` steps. Raises ProfilerError when it does not run."""
-        ...
-
-    def step(self) -> None:
-        """The engine did a step."""
-        ...
-
-    def stop(self) -> list[Path]:
-        """End, if `max_iterations` has not ended it before; returns the files written since the start."""
-        ...
-
-
 class TorchProfiler:
     """Writes one Chrome trace per start and stop."""
 
@@ -49,7 +33,7 @@ class TorchProfiler:
         self._files: list[Path] = []
 
     def start(self) -> None:
-        """See Profiler."""
+        """Begin, at once or after `delay_iterations` steps. Raises ProfilerError when it does not run."""
         self._steps, self._files = 0, []
         try:
             self._options.directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +55,7 @@ class TorchProfiler:
         self._profile.start()
 
     def step(self) -> None:
-        """See Profiler."""
+        """The engine did a step."""
         self._steps += 1
         recorded = self._steps - self._options.delay_iterations
         if self._profile is None:
@@ -81,7 +65,7 @@ class TorchProfiler:
             self._write()
 
     def stop(self) -> list[Path]:
-        """See Profiler."""
+        """End, if `max_iterations` has not ended it before; returns the files written since the start."""
         if self._profile is not None:
             self._write()
         # A step after this one must not begin to record.
@@ -119,7 +103,7 @@ class CudaProfiler:
         self._ranges: contextlib.ExitStack | None = None
 
     def start(self) -> None:
-        """See Profiler. The wrapper only logs a failure to start, so whether it runs is looked at."""
+        """The wrapper only logs a failure to start, so whether it runs is looked at. Raises ProfilerError."""
         self._wrapper.start()
         if not self._delayed and not self._wrapper.is_running:
             self._wrapper.stop()
@@ -127,12 +111,12 @@ class CudaProfiler:
         self._follow()
 
     def step(self) -> None:
-        """See Profiler."""
+        """The engine did a step."""
         self._wrapper.step()
         self._follow()
 
     def stop(self) -> list[Path]:
-        """See Profiler."""
+        """End, if `max_iterations` has not ended it before."""
         self._wrapper.stop()
         self._follow()
         return []
@@ -145,6 +129,9 @@ class CudaProfiler:
         elif not self._wrapper.is_running and self._ranges is not None:
             self._ranges.close()
             self._ranges = None
+
+
+Profiler = TorchProfiler | CudaProfiler
 
 
 def vllm_profiler_config(options: ProfilerOptions) -> "ProfilerConfig":
