@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -26,9 +25,11 @@ from duotone.stages.code2wav.transformer import LayerScale
 from .codes import VOICING
 from .corpus import ShardQueue, Speech, voicing_rows
 from .graphs import CapturedStep
-from .losses import Discriminators, MelLoss, discriminator_loss, generator_loss
+from .losses import Discriminators, MelLoss, discriminator_loss, generator_loss, wave_loss
 from .sizes import CODEC, FRAME_SAMPLES
 
+CLIP = 50.0
+"""Largest norm of a gradient, of either part of the decoder."""
 WARM_FRAMES = 4
 """Frames at the start of a crop that the discriminators do not hear: the decoder has no past there."""
 
@@ -42,7 +43,7 @@ class Plan:
     crop_frames: int
     adversarial_from: float
     learning_rate: float
-    discriminator_rate: float = 3e-4
+    discriminator_rate: float = 6e-4
 
 
 @dataclass
@@ -103,6 +104,9 @@ class CodecTrainer:
         self.parts, self.plan, self.speech, self.device = parts, plan, speech, device
         self.mel = MelLoss().to(device)
         self.learning = [parameter for parameter in parts.decoder.parameters() if parameter.requires_grad]
+        # The last layer's gradient is a hundred times the others': clipped together, it would decide their step.
+        last = list(parts.decoder.decoder[-1].parameters())
+        self.clipped = (self.learning[: -len(last)], last)
         self.rates = tuple(torch.tensor(rate, device=device) for rate in (plan.learning_rate, plan.discriminator_rate))
         options = {
             "betas": (0.8, 0.99),
@@ -128,7 +132,7 @@ class CodecTrainer:
         if adversarial not in self._captured:
             self._captured[adversarial] = CapturedStep(functools.partial(self._update, adversarial), self.device)
         losses = self._captured[adversarial]()
-        self.parts.average(0.99 if self.steps < 500 else 0.998)
+        self.parts.average(0.99 if self.steps < 500 else 0.999)
         self.steps += 1
         return losses
 
@@ -136,13 +140,13 @@ class CodecTrainer:
         real, codes = self.speech.crops(self.plan.batch, self.plan.crop_frames)
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             made = self.parts.decoder(codes)
-        losses = {"mel": self.mel(made, real), "wave": F.l1_loss(made, real) / real.abs().mean().clamp_min(1e-3)}
-        total = 15 * losses["mel"] + (0.5 if adversarial else 2) * losses["wave"]
+        losses = {"mel": self.mel(made, real), "wave": wave_loss(made, real)}
+        total = 5 * losses["mel"] + (0.25 if adversarial else 0.7) * losses["wave"]
         if adversarial:
             total = total + self._adversarial(real, made, losses)
         self.generator.zero_grad(set_to_none=True)
         total.backward()
-        losses["norm"] = nn.utils.clip_grad_norm_(self.learning, 5.0)
+        losses["norm"], losses["last"] = (nn.utils.clip_grad_norm_(part, CLIP) for part in self.clipped)
         self.generator.step()
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -162,7 +166,7 @@ class CodecTrainer:
             adversarial, matching = generator_loss(heard, self.parts.discriminators(made))
         self.parts.discriminators.requires_grad_(True)
         losses |= {"critic": loss, "adversarial": adversarial, "matching": matching}
-        return 3 * adversarial + 4 * matching
+        return 10 * adversarial + 6 * matching
 
 
 def save(parts: Parts, out: Path) -> None:
