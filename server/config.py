@@ -4,6 +4,7 @@ Three layers, each over the one before: a YAML profile, environment variables (`
 joined by `__`), flags of the command line. An unknown key in any of them is an error that names key and source.
 """
 
+import copy
 import json
 import math
 import os
@@ -24,6 +25,10 @@ PREFIX = "DUOTONE_"
 PROFILE_VARIABLE = "DUOTONE_CONFIG"
 ORCHESTRATION_VARIABLE = "VLLM_OMNI_EVENT_DRIVEN_ORCH"
 """Rolls the orchestration back, or forward, whatever else is set: it stands over every layer."""
+_SWITCH: dict[str, Orchestration] = {
+    **dict.fromkeys(("1", "true", "yes", "on"), "event_driven"),
+    **dict.fromkeys(("0", "false", "no", "off"), "polling"),
+}
 PACKAGE = Path(__file__).parent.parent
 BUNDLED_VOICE = PACKAGE / "voices" / "lark"
 PROFILES = PACKAGE / "configs"
@@ -137,9 +142,8 @@ def load_settings(
     Raises ConfigurationError with one line for each thing that is wrong.
     """
     variables = {name: value for name, value in environment.items() if name.startswith(PREFIX) and value}
-    profile = profile or variables.pop(PROFILE_VARIABLE, None)
-    variables.pop(PROFILE_VARIABLE, None)
-    layers = [_profile_layer(profile)] if profile else []
+    named = variables.pop(PROFILE_VARIABLE, None)
+    layers = [_profile_layer(path)] if (path := profile or named) else []
     layers.append(_layer("environment", {_key_of(name): _parsed(value) for name, value in variables.items()}))
     layers.append(_layer("command line", flags))
     layers.append(_layer("environment", _orchestration(environment.get(ORCHESTRATION_VARIABLE))))
@@ -206,12 +210,11 @@ def _orchestration(switch: str | None) -> dict[str, object]:
     """What the variable says, as a layer. Raises ConfigurationError for anything but a clear yes or no."""
     if switch is None:
         return {}
-    event_driven: Orchestration = "event_driven"
-    polling: Orchestration = "polling"
-    ways = dict.fromkeys(("1", "true", "yes", "on"), event_driven) | dict.fromkeys(("0", "false", "no", "off"), polling)
-    if switch.lower() not in ways:
-        raise ConfigurationError(f"environment: {ORCHESTRATION_VARIABLE}={switch}: expected one of {', '.join(ways)}")
-    return {"pipeline.orchestration": ways[switch.lower()]}
+    if switch.lower() not in _SWITCH:
+        raise ConfigurationError(
+            f"environment: {ORCHESTRATION_VARIABLE}={switch}: expected one of {', '.join(_SWITCH)}"
+        )
+    return {"pipeline.orchestration": _SWITCH[switch.lower()]}
 
 
 def _key_of(variable: str) -> str:
@@ -235,11 +238,7 @@ def _merge(base: Tree, over: Mapping[str, object]) -> None:
             _merge(below, value)
         else:
             # Copied, since a later layer may be merged into it and error lines are traced in the layers themselves.
-            base[key] = _copied(value)
-
-
-def _copied(value: object) -> object:
-    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+            base[key] = copy.deepcopy(value)
 
 
 def _readable(error: ValidationError, layers: Sequence[Layer]) -> list[str]:
