@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 
 from .measures import Record, Summary, flaw, summarise
 from .scrape import StageLoad, scraped, stage_loads
@@ -200,19 +199,11 @@ def _failure(error: aiohttp.ClientError) -> str:
     return "the answer is not HTTP"
 
 
-class _Error(msgspec.Struct):
-    code: str | int | None = None
-
-
-class _Envelope(msgspec.Struct):
-    error: _Error
-
-
 def _refusal(status: int, body: bytes) -> str:
     """The status, and the code of OpenAI's error envelope where there is one."""
     try:
-        code = msgspec.json.decode(body, type=_Envelope).error.code
-    except msgspec.DecodeError:
+        code = json.loads(body)["error"]["code"]
+    except (ValueError, TypeError, KeyError):
         code = None
     return f"HTTP {status}" if code is None else f"HTTP {status} {code}"
 

@@ -140,9 +140,7 @@ def merged(expositions: Mapping[str, str]) -> str:
 
 def exposed(families: Iterable[Metric]) -> str:
     """Families that were collected elsewhere, in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(list(families)))
-    return generate_latest(registry).decode()
+    return generate_latest(_Collected(list(families))).decode()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +165,11 @@ class _MonitorCollector(Collector):
         monitor.advance(time.monotonic())
         of = {name: tuple(name.rsplit("-", 1)) for name in outputs}
         text = "Messages that wait for the dispatcher"
-        yield self._gauge("dispatch_queue_depth", text, (), {(): monitor.dispatch.depth})
+        yield self._gauge("dispatch_queue_depth", text, (), {(): monitor.dispatch.size})
         text = "Most messages that waited at once, largest of the last 60 seconds"
         yield self._gauge("dispatch_queue_high_water", text, (), {(): monitor.recent_high_water()})
         text = "Messages of a replica that wait for the dispatcher"
-        depths = {of[name]: queue.depth for name, queue in outputs.items()}
+        depths = {of[name]: queue.size for name, queue in outputs.items()}
         yield self._gauge("output_queue_depth", text, _REPLICA, depths)
         text = "Most messages of a replica that waited at once, largest of the last 60 seconds"
         marks = {of[name]: monitor.recent_high_water(name) for name in outputs}

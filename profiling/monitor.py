@@ -8,7 +8,7 @@ border opens the next window, and no message raises two windows' marks otherwise
 import json
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 WINDOW_S = 1.0
@@ -18,27 +18,19 @@ RECENT_WINDOWS = 60
 
 @dataclass
 class Queue:
-    """Messages queued now, and the most that were queued at once in the running window."""
+    """Messages queued now, and the most that were queued at once in the running window; in a closed one, at its end."""
 
-    depth: int = 0
+    size: int = 0
     high_water: int = 0
 
     def put(self) -> None:
         """A message was queued."""
-        self.depth += 1
-        self.high_water = max(self.high_water, self.depth)
+        self.size += 1
+        self.high_water = max(self.high_water, self.size)
 
     def take(self) -> None:
         """A message was taken out."""
-        self.depth -= 1
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A queue in one window: its size at the closing border and its high-water mark."""
-
-    size: int
-    high_water: int
+        self.size -= 1
 
 
 @dataclass(frozen=True)
@@ -48,8 +40,8 @@ class Window:
     start_s: float
     turns_idle: int
     turns_active: int
-    dispatch: Reading
-    outputs: dict[str, Reading]
+    dispatch: Queue
+    outputs: dict[str, Queue]
     """Per replica: its messages that the dispatcher has not taken yet."""
     requests_in_flight: int
 
@@ -103,7 +95,7 @@ class Monitor:
             self.start_s += WINDOW_S
             self.turns_idle = self.turns_active = 0
             for queue in (self.dispatch, *self.outputs.values()):
-                queue.high_water = queue.depth
+                queue.high_water = queue.size
 
     def _close(self) -> Window:
         """The running window as it stands."""
@@ -111,8 +103,8 @@ class Monitor:
             start_s=self.start_s,
             turns_idle=self.turns_idle,
             turns_active=self.turns_active,
-            dispatch=Reading(self.dispatch.depth, self.dispatch.high_water),
-            outputs={name: Reading(queue.depth, queue.high_water) for name, queue in self.outputs.items()},
+            dispatch=replace(self.dispatch),
+            outputs={name: replace(queue) for name, queue in self.outputs.items()},
             requests_in_flight=self.requests_in_flight,
         )
 

@@ -117,7 +117,7 @@ async def test_answers_of_another_length_than_asked_for_are_counted():
 async def test_an_error_counts_with_its_status_and_code():
     with serving(Script([(0.0, json.dumps(ENVELOPE).encode())], status=503)) as url:
         assert await failures(url, requests=2) == {"HTTP 503 pipeline_failed": 2}
-    for body in (b"Bad gateway", b"[]", b'{"detail": "x"}', b'{"error": {"message": "x"}}'):
+    for body in (b"Bad gateway", b"[]", b'{"error": {"x": 1}}', b'{"error": {"code": null}}'):
         with serving(Script([(0.0, body)], status=502)) as url:
             assert await failures(url) == {"HTTP 502": 1}
 

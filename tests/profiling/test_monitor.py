@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duotone.profiling.monitor import Monitor, Reading
+from duotone.profiling.monitor import Monitor, Queue
 
 
 def test_a_burst_drained_before_the_border_shows_in_its_window_only():
@@ -16,8 +16,8 @@ def test_a_burst_drained_before_the_border_shows_in_its_window_only():
         monitor.taken("talker-0", 0.2)
     monitor.advance(2.0)
     first, second = monitor.windows
-    assert (first.dispatch, first.outputs["talker-0"]) == (Reading(0, 5), Reading(0, 5))
-    assert (second.dispatch, second.outputs["talker-0"]) == (Reading(0, 0), Reading(0, 0))
+    assert (first.dispatch, first.outputs["talker-0"]) == (Queue(0, 5), Queue(0, 5))
+    assert (second.dispatch, second.outputs["talker-0"]) == (Queue(0, 0), Queue(0, 0))
 
 
 def test_what_is_still_queued_opens_the_next_window():
@@ -28,9 +28,9 @@ def test_what_is_still_queued_opens_the_next_window():
     monitor.queued("code2wav-0", 1.2)
     monitor.advance(2.0)
     first, second = monitor.windows
-    assert first.dispatch == Reading(4, 4)
-    assert second.dispatch == Reading(4, 4)
-    assert second.outputs == {"talker-0": Reading(3, 4), "code2wav-0": Reading(1, 1)}
+    assert first.dispatch == Queue(4, 4)
+    assert second.dispatch == Queue(4, 4)
+    assert second.outputs == {"talker-0": Queue(3, 4), "code2wav-0": Queue(1, 1)}
 
 
 def test_an_event_on_the_border_belongs_to_the_window_it_opens():

@@ -415,7 +415,7 @@ async def test_a_burst_drained_within_a_window_shows_as_its_high_water(pipeline)
             stages.channels["talker"].events.put_nowait(Frames([1], bytes(32), [], 1, 0.0))
         await settle()
         monitor = orchestrator._monitor
-        assert (monitor.dispatch.depth, monitor.recent_high_water(), monitor.recent_high_water("talker-0")) == (0, 7, 7)
+        assert (monitor.dispatch.size, monitor.recent_high_water(), monitor.recent_high_water("talker-0")) == (0, 7, 7)
         value = orchestrator._metrics.registry.get_sample_value
         assert value("duotone_dispatch_queue_high_water", {"model": "test"}) == 7
         labels = {"model": "test", "stage": "talker", "replica": "0"}
