@@ -24,6 +24,7 @@ SNAKE_TIMES = 32
 PACKED = (torch.float32, "cpu")
 """The dtype and the type of device for which oneDNN lays weights out, and NumPy computes sines."""
 ONEDNN = torch.ops.mkldnn
+"""What torch.compile makes of a frozen convolution; no public function of PyTorch does the same."""
 
 
 class Stateful(nn.Module):
