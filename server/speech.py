@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_RATE
@@ -83,7 +83,7 @@ def _event(message: BaseModel) -> bytes:
     return f"data: {message.model_dump_json()}\n\n".encode()
 
 
-class StreamedSpeech(Response):
+class StreamedSpeech(StreamingResponse):
     """An answer that is sent while it is made. Owns the narration from here on.
 
     Holds one chunk at a time: the next is made when the connection has taken the last one.
@@ -92,18 +92,18 @@ class StreamedSpeech(Response):
     def __init__(
         self, narration: Narration, chunks: AsyncIterator[bytes], media_type: str, send_timeout_s: float
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.media_type = media_type
-        self.init_headers(_HEADERS)
+        super().__init__(chunks, media_type=media_type, headers=_HEADERS)
         self._narration = narration
-        self._chunks = chunks
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self._send_timeout_s):
+                await send(message)
+
         with self._narration:
             try:
-                await until_gone(receive, self._send_all(send))
+                await until_gone(receive, self.stream_response(send_in_time))
             except ClientGone:
                 log.info("the client went away while it was answered")
             except DuotoneError as error:
@@ -112,17 +112,6 @@ class StreamedSpeech(Response):
             except TimeoutError:
                 self._narration.cancel("slow_client")
                 log.warning("the client took nothing for %g s and is given up", self._send_timeout_s)
-
-    async def _send_all(self, send: Send) -> None:
-        await self._send(send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
-        async for chunk in self._chunks:
-            if chunk:
-                await self._send(send({"type": "http.response.body", "body": chunk, "more_body": True}))
-        await self._send(send({"type": "http.response.body", "body": b"", "more_body": False}))
-
-    async def _send(self, sending: Awaitable[None]) -> None:
-        async with asyncio.timeout(self._send_timeout_s):
-            await sending
 
 
 def speech_router(narrator: Narrator, options: HttpOptions, encoding: Executor) -> APIRouter:
