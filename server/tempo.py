@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
 
 import av
 from av.filter import Graph
@@ -33,9 +32,7 @@ class Tempo:
             sample_rate=SAMPLE_RATE, format="s16", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
         )
         chain = [source, *(self._graph.add("atempo", str(step)) for step in steps), self._graph.add("abuffersink")]
-        for upstream, downstream in pairwise(chain):
-            upstream.link_to(downstream)
-        self._graph.configure()
+        self._graph.link_nodes(*chain).configure()
 
     def push(self, samples: bytes) -> bytes:
         """Take samples; return what is ready."""

@@ -3,7 +3,7 @@
 import re
 
 from .numbers import cardinal, counted, number, ordinal, plural, year
-from .rule import ENDS, STARTS, Rule, any_of, rule, stop_after
+from .rule import ENDS, STARTS, Rule, any_of, rule, stop_after, table
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -12,10 +12,10 @@ MONTHS = (
 _SHORT_MONTHS = any_of((*(month[:3] for month in MONTHS if month != "May"), "Sept"))
 _CLEARLY_MONTHS = any_of(("Jan", "Feb", "Aug", "Sept", "Oct", "Nov", "Dec"))
 """The others are expanded beside a number alone."""
-_DAYS = {
-    **{"Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday", "Thur": "Thursday"},
-    **{"Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday"},
-}
+_DAYS = table("""
+    Mon = Monday; Tue, Tues = Tuesday; Wed = Wednesday; Thu, Thur, Thurs = Thursday; Fri = Friday; Sat = Saturday;
+    Sun = Sunday
+""")
 _MONTH = rf"\b(?P<month>{any_of(MONTHS)}|(?:{_SHORT_MONTHS})\b\.?)"
 _YEAR = r"(?P<year>\d{4})(?!\d)"
 _CENTURY_BREAK = 69

@@ -1,6 +1,7 @@
 """Titles, abbreviations, initials and roman numerals."""
 
 import re
+from collections.abc import Callable
 
 from .numbers import cardinal, ordinal, roman
 from .rule import SENTENCE_STARTERS, Rule, any_of, rule, stop_after, table, words
@@ -58,19 +59,14 @@ def _initials(match: re.Match[str]) -> str:
     return " ".join(match[0].replace(".", " ").upper().split()) + stop_after(match)
 
 
-def _cardinal(match: re.Match[str]) -> str | None:
-    value = roman(match["roman"])
-    return f"{match['name']} {cardinal(value)}" if value else None
+def _numeral(words: Callable[[int], str]) -> Callable[[re.Match[str]], str | None]:
+    """Has the numeral at the end of a find said in these words."""
 
+    def say(match: re.Match[str]) -> str | None:
+        value = roman(match["roman"])
+        return match[0].removesuffix(match["roman"]) + words(value) if value else None
 
-def _ruler(match: re.Match[str]) -> str | None:
-    value = roman(match["roman"])
-    return f"{match['name']} the {ordinal(value)}" if value else None
-
-
-def _century(match: re.Match[str]) -> str | None:
-    value = roman(match["roman"])
-    return ordinal(value) if value else None
+    return say
 
 
 NAMES: tuple[Rule, ...] = (
@@ -93,8 +89,11 @@ NAMES: tuple[Rule, ...] = (
 )
 
 ROMAN_NUMERALS: tuple[Rule, ...] = (
-    rule(r"\b(?P<roman>[IVX]{1,6})\b(?= [Cc]entur)", _century),
-    rule(rf"\b(?P<name>{_HEADINGS}) (?P<roman>[IVX]|[IVXLC]{{2,7}})\b(?!')", _cardinal),
-    rule(rf"\b(?P<name>{_RULERS}) (?P<roman>[VX]|[IVX]{{2,6}}|I(?=[.,;:!?)]|$|'s| of | was ))\b", _ruler),
-    rule(rf"\b(?!(?:{SENTENCE_STARTERS})\b)(?P<name>[A-Z][a-z]{{1,20}}) (?P<roman>[IVX]{{2,6}})\b(?!')", _cardinal),
+    rule(r"\b(?P<roman>[IVX]{1,6})\b(?= [Cc]entur)", _numeral(ordinal)),
+    rule(rf"\b(?:{_HEADINGS}) (?P<roman>[IVX]|[IVXLC]{{2,7}})\b(?!')", _numeral(cardinal)),
+    rule(
+        rf"\b(?:{_RULERS}) (?P<roman>[VX]|[IVX]{{2,6}}|I(?=[.,;:!?)]|$|'s| of | was ))\b",
+        _numeral(lambda n: f"the {ordinal(n)}"),
+    ),
+    rule(rf"\b(?!(?:{SENTENCE_STARTERS})\b)[A-Z][a-z]{{1,20}} (?P<roman>[IVX]{{2,6}})\b(?!')", _numeral(cardinal)),
 )
