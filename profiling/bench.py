@@ -1,8 +1,8 @@
 """A closed-loop load generator over HTTP: so many concurrent streams, each asking for the next answer after its last.
 
 It speaks to any server with OpenAI's POST /v1/audio/speech. Nothing is done to a chunk but noting when it came and how
-long it is. Figures come from measures.py, after the load. The client is aiohttp's because it shares the machine with the
-server: it spends some 25 µs of CPU on a chunk, httpx 130.
+long it is. Figures come from measures.py, after the load. The client is aiohttp's, since it shares a machine with
+the server: it spends some 25 µs of CPU on a chunk, httpx 130.
 """
 
 import asyncio
