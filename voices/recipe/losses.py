@@ -61,11 +61,11 @@ class MelLoss(nn.Module):
 
 
 def wave_loss(made: Tensor, real: Tensor) -> Tensor:
-    """Mean absolute difference of samples [B, S] below about 1.5 kHz, relative to the real ones.
+    """Mean absolute difference of samples [B, S] below about 2.5 kHz, relative to the real ones.
 
     Higher up the codes do not tell the phase, and the best guess at a waveform of unknown phase is silence.
     """
-    ours, theirs = (F.avg_pool1d(samples.unsqueeze(1), 12, 6) for samples in (made, real))
+    ours, theirs = (F.avg_pool1d(samples.unsqueeze(1), 6, 3) for samples in (made, real))
     return F.l1_loss(ours, theirs) / theirs.abs().mean().clamp_min(1e-3)
 
 
