@@ -219,10 +219,9 @@ async def compare(
 ) -> Outcome:
     """Run a whole comparison; `says` is told what happens now, `ended` of each measured request.
 
-    Leaves under `out` compare.json and, for each run, records and the server's log; what is there is overwritten.
+    Leaves in the folder `out` compare.json and, for each run, records and the server's log, over what is there.
     Raises ServerFailed, OSError; no server is left running, whatever ends it.
     """
-    _make(out)
     runs: list[Run] = []
     order = plan.order()
     with cancelled_when_terminated():
@@ -236,10 +235,6 @@ async def compare(
     outcome = Outcome(plan, _commit(), machine(), runs, comparisons)
     (out / "compare.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="utf-8")
     return outcome
-
-
-def _make(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
 
 
 async def _run(

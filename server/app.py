@@ -55,7 +55,7 @@ def create_app(
     ConfigurationError for files of keys or voices that cannot be used.
     """
 
-    keys = ApiKeys.of(settings.http)
+    keys = ApiKeys(settings.http)
     max_body_bytes = settings.max_body_bytes(recordings=listener is not None)
     # Its threads start with the first answers that need them.
     encoding = ThreadPoolExecutor(settings.http.encoder_threads, thread_name_prefix="encoding")

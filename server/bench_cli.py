@@ -112,6 +112,7 @@ def compare(
             without=(ORCHESTRATION_VARIABLE,),
             idle_s=idle,
         )
+        out.mkdir(parents=True, exist_ok=True)
         outcome = asyncio.run(_compare(plan, out))
         for comparison in outcome.comparisons:
             _print(comparison_table(comparison))
@@ -122,11 +123,7 @@ def compare(
 async def _compare(plan: Plan, out: Path) -> Outcome:
     with _progress() as progress:
         task = progress.add_task("requests", total=plan.requests)
-
-        def says(text: str) -> None:
-            progress.console.print(text)
-
-        return await run_comparison(plan, out, says, lambda record: progress.advance(task))
+        return await run_comparison(plan, out, progress.console.print, lambda record: progress.advance(task))
 
 
 def _progress() -> Progress:

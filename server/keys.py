@@ -1,10 +1,8 @@
 """API keys: who may have the server work. Reading needs none: lists, probes, metrics, the page and /docs are open."""
 
 import hmac
-from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
@@ -20,16 +18,12 @@ _READING = {"GET", "HEAD", "OPTIONS"}
 class ApiKeys:
     """The keys that are accepted, as digests, whose comparison tells nothing of a key's length. None: all may come."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = tuple(_digest(key.encode()) for key in keys)
-
-    @classmethod
-    def of(cls, options: HttpOptions) -> Self:
+    def __init__(self, options: HttpOptions) -> None:
         """The keys of the settings and of their file. Raises ConfigurationError for a file without any."""
         keys = [key.get_secret_value() for key in options.api_keys]
         if options.api_keys_file is not None:
             keys += _read(options.api_keys_file)
-        return cls(keys)
+        self._digests = tuple(_digest(key.encode()) for key in keys)
 
     @property
     def needed(self) -> bool:

@@ -179,4 +179,4 @@ def test_a_file_without_keys_does_not_open_the_server(tmp_path, content):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigurationError, match=str(file)):
-        ApiKeys.of(HttpOptions(api_keys_file=file))
+        ApiKeys(HttpOptions(api_keys_file=file))
