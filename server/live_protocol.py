@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from ..stages.errors import RequestError
 from ..stages.types import SAMPLE_RATE
-from .encoders import CHANNELS
+from .audio import CHANNELS
 from .errors import NotJson
 from .protocol import ErrorBody, SpeechChoices, Text, Usage
 

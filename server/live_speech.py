@@ -22,9 +22,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE
-from .audio import Transcoder
+from .audio import FORMATS, Transcoder
 from .config import HttpOptions, Settings
-from .encoders import FORMATS
 from .errors import ClientGone, SlowClient, answer_to, envelope
 from .growing_text import GrowingText
 from .keys import ApiKeys

@@ -18,10 +18,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..stages.errors import DuotoneError, RequestError
 from ..stages.types import SAMPLE_RATE
-from .audio import Transcoder
+from .audio import CHANNELS, FORMATS, Transcoder
 from .config import HttpOptions
 from .connection import until_gone
-from .encoders import CHANNELS, FORMATS
 from .errors import ERROR_RESPONSES, ClientGone, envelope
 from .narration import Narration, Narrator
 from .protocol import AudioDelta, AudioDone, SpeechRequest

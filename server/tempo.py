@@ -4,16 +4,25 @@ import math
 from fractions import Fraction
 
 import av
+import numpy as np
 from av.filter import Graph
 
 from ..stages.types import SAMPLE_RATE
-from .encoders import audio_frame
 
 _LEAST_STEP, _LARGEST_STEP = 0.5, 2.0
 """One filter skips samples above 2 and takes nothing below 0.5: then two in a row do their root each."""
 _SAMPLE_BYTES = 2
 _TAIL = bytes(_SAMPLE_BYTES * SAMPLE_RATE // 5)
 """Silence behind the last sample: the filter keeps up to its window back at the end, which then is of this."""
+
+
+def audio_frame(samples: bytes, begins_at: int) -> av.AudioFrame:
+    """Samples, s16le mono at 24 kHz, as libav takes them; `begins_at` is the number of samples before them."""
+    frame = av.AudioFrame.from_ndarray(np.frombuffer(samples, "<i2").reshape(1, -1), format="s16", layout="mono")
+    frame.sample_rate = SAMPLE_RATE
+    frame.time_base = Fraction(1, SAMPLE_RATE)
+    frame.pts = begins_at
+    return frame
 
 
 class Tempo:

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from duotone.server import audio
-from duotone.server.audio import Transcoder
-from duotone.server.encoders import FORMATS, Encoder
+from duotone.server.audio import FORMATS, Encoder, Transcoder
 from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME
 
 from .decoding import STREAMED_DELAY_SAMPLES, assert_lasts, decoded
