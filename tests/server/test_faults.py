@@ -157,6 +157,7 @@ async def test_heads_are_bounded_each_for_itself(live):
 async def test_a_page_of_another_origin_is_refused_without_an_alarm(port, alarms):
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"ws://127.0.0.1:{port}{LIVE}", proxy=None, origin="http://elsewhere.example")
+    assert refused.value.response.status_code == 403
     assert json.loads(refused.value.response.body)["error"]["code"] == "origin_not_allowed"
     assert alarms() == []
 

@@ -416,13 +416,6 @@ class TestRefusals:
             error, closed = await client.error()
         assert (error["message"], error["param"], closed) == ("too long", "text", 1008)
 
-    async def test_a_page_of_another_origin_is_refused(self, opening):
-        with pytest.raises(InvalidStatus) as refused:
-            async with opening(origin="http://elsewhere.example"):
-                pass
-        assert refused.value.response.status_code == 403
-        assert json.loads(refused.value.response.body)["error"]["code"] == "origin_not_allowed"
-
     async def test_a_page_of_this_server_or_an_allowed_origin_is_not(self, opening, port):
         for origin in ("http://page.example", f"http://127.0.0.1:{port}"):
             async with opening(origin=origin) as client:
