@@ -5,6 +5,7 @@ them one after the other: while one is heard the next is made already, never mor
 """
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from collections import deque
@@ -214,8 +215,8 @@ class Narration:
         self._left_bytes = None if max_frames is None else max_frames * _FRAME_BYTES
         self._spoken_bytes = 0
         self._prompt_positions = 0
-        self._current: _Submitted | None = None
-        self._ahead: _Submitted | None = None
+        self._submitted: list[_Submitted] = []
+        """The piece that is heard, then the one that is made ahead."""
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -235,12 +236,12 @@ class Narration:
 
         A pause belongs to the piece behind it.
         """
-        return self._current.piece if self._current is not None else None
+        return self._submitted[0].piece if self._submitted else None
 
     @property
     def speaking(self) -> bool:
         """Whether a piece is spoken or could be; not while it waits for more."""
-        return self._current is not None or bool(self._upcoming)
+        return bool(self._submitted or self._upcoming)
 
     @property
     def upcoming_chars(self) -> int:
@@ -258,8 +259,14 @@ class Narration:
         self._changed.set()
 
     def submit(self) -> None:
-        """Submit the first piece, if there is one, so that it can be refused now. Raises RequestError, NotReady."""
-        self._current = self._submit()
+        """Submit the next piece, if there is one. Raises RequestError, NotReady: then it stays upcoming."""
+        if not self._upcoming:
+            return
+        piece = self._upcoming[0]
+        stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling, self._prompt_positions > 0)
+        self._upcoming.popleft()
+        self._prompt_positions += stream.prompt_positions
+        self._submitted.append(_Submitted(piece, stream))
 
     def __aiter__(self) -> Self:
         return self
@@ -268,26 +275,28 @@ class Narration:
         if self._silence:
             samples, self._silence = self._silence, b""
             return samples
-        while (current := self._current or await self._next()) is not None:
+        while await self._goes_on():
             if self._pause_is_due:
                 self._pause_is_due = False
                 return self._pause
+            current = self._submitted[0]
             try:
                 samples = await current.stream.__anext__()
             except StopAsyncIteration:
-                self._current, self._ahead = self._ahead, None
+                del self._submitted[:1]
                 self._pause_is_due = bool(self._pause) and ends_sentence(current.piece.text)
                 continue
-            self._look_ahead()
+            if len(self._submitted) == 1:
+                with contextlib.suppress(NotReady):  # Nothing is lost yet: the next samples bring the next try.
+                    self.submit()
             return self._within_limit(samples)
         raise StopAsyncIteration
 
     def cancel(self, reason: AbortReason = "disconnect") -> None:
         """Stop the work in both stages at once. Safe to call twice, and after the end."""
-        for submitted in (self._current, self._ahead):
-            if submitted is not None:
-                submitted.stream.cancel(reason)
-        self._current = self._ahead = None
+        for submitted in self._submitted:
+            submitted.stream.cancel(reason)
+        self._submitted.clear()
         self._upcoming.clear()
         self.close()
 
@@ -297,31 +306,14 @@ class Narration:
     def __exit__(self, *_: object) -> None:
         self.cancel()
 
-    async def _next(self) -> _Submitted | None:
-        """Submit the next piece once there is one, None when there will be none."""
-        while not self._upcoming and not self._closed:
+    async def _goes_on(self) -> bool:
+        """Whether a piece is submitted: waits for the next one where none is."""
+        while not self._submitted and not self._upcoming and not self._closed:
             self._changed.clear()
             await self._changed.wait()
-        self._current = self._submit()
-        return self._current
-
-    def _submit(self) -> _Submitted | None:
-        """Submit the next piece, if there is one left. It stays upcoming when the pipeline refuses it."""
-        if not self._upcoming:
-            return None
-        piece = self._upcoming[0]
-        stream = self._pipeline.submit(self._request_id, piece.plan, piece.sampling, self._prompt_positions > 0)
-        self._upcoming.popleft()
-        self._prompt_positions += stream.prompt_positions
-        return _Submitted(piece, stream)
-
-    def _look_ahead(self) -> None:
-        """Have the next piece made while the current one is heard."""
-        if self._ahead is None:
-            try:
-                self._ahead = self._submit()
-            except NotReady:
-                return  # Nothing is lost yet: the next samples of the current piece bring the next try.
+        if not self._submitted:
+            self.submit()
+        return bool(self._submitted)
 
     def _within_limit(self, samples: bytes) -> bytes:
         if self._left_bytes is not None:
