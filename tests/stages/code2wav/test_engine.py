@@ -1,6 +1,8 @@
 """The engine shares its steps among streams without any of them hearing it, and survives whatever it is told."""
 
 import time
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duotone.stages.code2wav import layers
 from duotone.stages.code2wav.chunks import URGENT_FRAMES, choose_alike, chunk_sizes, to_int16
 from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, URGENT_S, Code2WavEngine
 from duotone.stages.errors import RequestError
@@ -34,6 +37,20 @@ def test_streams_of_any_length_and_age_are_heard_as_if_alone(start):
     assert max(len(step) for step in ear.steps) > 2
     for key, case in enumerate(CASES.values()):
         assert_heard(ear.heard[key], case)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch is built without oneDNN")
+def test_weights_of_every_shape_of_a_step_lie_ready_before_the_first_request(start, monkeypatch):
+    ear = Ear(start(max_chunk_frames=4, max_batch_frames=4))
+    convolve = mock.Mock(wraps=layers.ONEDNN._convolution_pointwise)
+    monkeypatch.setattr(layers, "ONEDNN", SimpleNamespace(_convolution_pointwise=convolve))  # it can lay out no more
+    shapes = [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (1, 4)]
+    for streams, frames in shapes:
+        for key in range(streams):
+            ear.engine.accept(decode(key, LONG.codes[:frames], last=True))
+        ear.run()
+    assert [(len(step), step[0][1]) for step in ear.steps] == shapes
+    assert convolve.called
 
 
 def test_chunk_is_the_largest_that_the_most_urgent_stream_can_give(start):
