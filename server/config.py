@@ -89,7 +89,7 @@ class TextOptions(Options):
     frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
     pause_s: float = Field(0.15, ge=0, le=10, description="silence between two pieces where a sentence ends")
     closing_s: float | None = Field(
-        None, ge=0, le=10, description="silence behind the last piece; by default 0.07 for the bundled voice, else none"
+        None, ge=0, le=10, description="silence behind the last piece; by default 0.1 for the bundled voice, else none"
     )
     silence_s: float = Field(0.2, gt=0, le=10, description="the answer to an input that holds nothing to speak")
 
@@ -120,8 +120,8 @@ class Settings(Options):
 
     @property
     def closing_s(self) -> float:
-        """How long an answer is silent at its end: of some voices players would swallow the last sound."""
-        by_default = 0.07 if self.serves_bundled_voice else 0.0
+        """Silence at an answer's end, beside what the voice itself leaves there."""
+        by_default = 0.1 if self.serves_bundled_voice else 0.0
         return by_default if self.text.closing_s is None else self.text.closing_s
 
     def max_body_bytes(self, recordings: bool) -> int:

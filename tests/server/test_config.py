@@ -69,7 +69,7 @@ def test_english_is_normalised_for_the_bundled_voice_unless_it_is_set(flags, lan
 @pytest.mark.parametrize(
     ("flags", "closing_s"),
     [
-        ({}, 0.07),
+        ({}, 0.1),
         ({"text.closing_s": 0}, 0),
         ({"model": "some/lark"}, 0),
         ({"model": "some/lark", "text.closing_s": 0.5}, 0.5),

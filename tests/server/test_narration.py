@@ -122,13 +122,13 @@ class TestPauses:
         assert submitted(pipeline) == PIECES[:2]
 
 
-CLOSING = bytes(2 * 1680)
+CLOSING = bytes(2 * 2400)
 
 
 class TestClosing:
     @pytest.fixture
     def settings(self, settings) -> Settings:
-        return settings.model_copy(update={"text": TextOptions(max_piece_chars=40, pause_s=0, closing_s=0.07)})
+        return settings.model_copy(update={"text": TextOptions(max_piece_chars=40, pause_s=0, closing_s=0.1)})
 
     async def test_silence_ends_the_answer_and_is_no_frame(self, narrate):
         narration = await narrate()
