@@ -40,8 +40,8 @@ _POSITIONS_PER_SLOT = 1024
 """Of the key/value cache: a prompt and more than a minute of speech. Where it is short, vLLM lets a request wait."""
 _NEXT_TO_NOTHING = 0.01
 """The share of the GPU's memory that vLLM demands at its start, which means nothing once the cache's size is given."""
-_JOIN_SHARE = 16
-"""New requests are a group worth a step that prefills when there is one for so many that talk."""
+_GRAPH_POSITIONS = 512
+"""Of a step: prompts that begin in it and a frame of each request that talks."""
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
@@ -56,9 +56,8 @@ class VllmTalkerEngine(Engine):
         self._max_positions = options.max_positions
         self._pad_id, self._eos_id = checkpoint.talker.codec_pad_id, checkpoint.talker.codec_eos_token_id
         self._requests: dict[str, TalkerRequest] = {}
-        self._joining: list[TalkerRequest] = []
-        """Those of the requests that vLLM does not know yet."""
-        self._join_steps, self._joining_steps = options.vllm.join_steps, 0
+        self._joined = False
+        """Whether a request has come since the last step."""
         self._core = InprocClient(config, Executor.get_class(config), log_stats=True)
         self._metrics = PrometheusStatLogger(config, [0])
         self._scheduler_stats: SchedulerStats | None = None
@@ -69,7 +68,6 @@ class VllmTalkerEngine(Engine):
     def accept(self, command: StageCommand) -> None:
         """Hand a request to vLLM, or take some back. Raises RequestError for a prompt that leaves a frame no room."""
         if isinstance(command, Abort):
-            self._joining = [request for request in self._joining if request.key not in command.keys]
             self._core.abort_requests([str(key) for key in command.keys if self._requests.pop(str(key), None)])
             return
         assert isinstance(command, Speak)
@@ -80,7 +78,8 @@ class VllmTalkerEngine(Engine):
             )
         request = TalkerRequest(command.key, command.plan, command.sampling)
         self._requests[str(command.key)] = request
-        self._joining.append(request)
+        self._core.add_request(self._core_request(request))
+        self._joined = True
 
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
@@ -89,8 +88,9 @@ class VllmTalkerEngine(Engine):
     def step(self) -> Frames | None:
         """Let vLLM schedule a step, and return the frames of the one that has ended, which need not be the same."""
         start_s = time.perf_counter()
-        with record_function("prefill" if self._join() else "decode"):
+        with record_function("prefill" if self._joined else "decode"):
             made_now = self._core.get_output()
+        self._joined = False
         self._scheduler_stats = made_now.scheduler_stats or self._scheduler_stats
         outputs = made_now.outputs
         keys: list[int] = []
@@ -110,22 +110,6 @@ class VllmTalkerEngine(Engine):
             return None
         frames = np.array(codes, "<i2").tobytes()
         return Frames(keys, frames, ended, batch=len(outputs), step_s=time.perf_counter() - start_s)
-
-    def _join(self) -> bool:
-        """Hand new requests to vLLM, some at a time where many talk; returns whether it did.
-
-        A step that prefills is launched kernel by kernel, while one that only decodes is a single graph.
-        """
-        if not self._joining:
-            return False
-        talking = len(self._requests) - len(self._joining)
-        if len(self._joining) * _JOIN_SHARE < talking and self._joining_steps < self._join_steps:
-            self._joining_steps += 1
-            return False
-        for request in self._joining:
-            self._core.add_request(self._core_request(request))
-        self._joining, self._joining_steps = [], 0
-        return True
 
     def close(self) -> None:
         """Stop vLLM's core and give the device back."""
@@ -226,6 +210,8 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         block_size=vllm.block_size,
         load_format=vllm.load_format,
         enforce_eager=vllm.enforce_eager,
+        # Steps that prefill are one graph too: launched kernel by kernel they would cost the first sound 7 to 40 ms.
+        compilation_config={"cudagraph_mode": "FULL", "max_cudagraph_capture_size": _GRAPH_POSITIONS},
         async_scheduling=vllm.async_scheduling,
         disable_log_stats=False,
         served_model_name="talker",

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.profiler import record_function
-from vllm import envs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.buffer_utils import async_copy_to_gpu
@@ -28,7 +27,8 @@ from vllm.v1.worker.gpu.states import RequestState
 from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
 from .frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
-from .kernels import FIXED_TILES, TILES, FusedPredictor, fits
+from .kernels import FusedPredictor
+from .pass_kernel import fits, runs_on
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -103,8 +103,7 @@ class TalkerModelState(DefaultModelState):
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
         on_gpu = device.type == "cuda"
-        tiles = FIXED_TILES if envs.VLLM_BATCH_INVARIANT else TILES
-        predictor = FusedPredictor(weights, tiles) if on_gpu and fits(weights) else PlainPredictor(weights)
+        predictor = FusedPredictor(weights) if runs_on(device) and fits(weights) else PlainPredictor(weights)
         self.frames = FrameCompleter(predictor, self.max_num_reqs)
         if on_gpu and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes

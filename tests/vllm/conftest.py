@@ -13,6 +13,3 @@ if not torch.cuda.is_available() and not collect_ignore_glob:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what vLLM's imports warn of is not ours to mend
         install()
-    from . import interpreted_gluon  # behind it: Triton must be told to interpret before it is imported
-
-    interpreted_gluon.install()

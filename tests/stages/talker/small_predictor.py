@@ -32,10 +32,12 @@ def talker_config(heads: int = 6, kv_heads: int = 2, entries: int = 50) -> Talke
     )
 
 
-def fitting_config(heads: int, kv_heads: int) -> TalkerConfig:
-    """A code predictor of one layer whose sizes the kernels take."""
-    predictor = CodePredictorConfig(512, 512, 1, heads, kv_heads, 128, 1e-6, 1e6, vocab_size=192, num_code_groups=16)
-    return replace(talker_config(), code_predictor_config=predictor)
+def fitting_config(heads: int = 16, kv_heads: int = 8, layers: int = 2) -> TalkerConfig:
+    """A code predictor whose sizes the kernel of a pass takes: the published ones, but for fewer layers."""
+    predictor = CodePredictorConfig(
+        *(1024, 3072, layers, heads, kv_heads, 128, 1e-6, 1e6), vocab_size=2048, num_code_groups=16
+    )
+    return replace(talker_config(), vocab_size=2048 + 60, code_predictor_config=predictor)
 
 
 def random_talker(config: TalkerConfig, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Talker:

@@ -1,0 +1,208 @@
+"""`predictor/pass.cu` on the GPU: compiled for one predictor's sizes, its weights packed, launched."""
+
+import ctypes
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver, nvrtc
+from torch import Tensor
+
+from .frames import FrameWeights
+
+CLUSTERS, RANKS, GROUPS, THREADS = 64, 2, 2, 256
+"""As in `layout.cuh`: clusters share a product's outputs, blocks of a cluster and their warp groups its inputs."""
+SHARED_BYTES = 232_448
+"""What one block can have on Hopper."""
+_PANEL, _UNIT = 64, 32
+_COLUMNS = (16, 32, 64, 96)
+"""Outputs that one instruction can multiply."""
+_ROUND_INPUTS = 2 * _PANEL * RANKS * GROUPS
+_HEAD_DIM, _HIDDEN = 128, 1024
+_CAPABILITY, _MULTIPROCESSORS = (9, 0), 132
+_SOURCES = Path(__file__).with_name("predictor")
+
+
+def fits(weights: FrameWeights) -> bool:
+    """Whether the kernel takes these weights: bfloat16, the published sizes or ones that are split as evenly."""
+    layer = weights.decoder.layers[0]
+    columns = [outputs / CLUSTERS for outputs in (len(layer.qkv), len(layer.gate_up), weights.heads.shape[1])]
+    inner = layer.output.shape[1], layer.down.shape[1]
+    return (
+        weights.heads.dtype == torch.bfloat16
+        and weights.heads.shape[2] == _HIDDEN
+        and layer.qk_norm.shape[1] == _HEAD_DIM
+        and THREADS // 32 % (layer.heads / (len(layer.qk_norm) - layer.heads)) == 0
+        and all(count in _COLUMNS for count in columns)
+        and all(inputs % _ROUND_INPUTS == 0 for inputs in inner)
+        and _shared_bytes(max(columns), sum(inner)) <= SHARED_BYTES
+    )
+
+
+def _shared_bytes(columns: float, inner: int) -> float:
+    """Weights of the widest product and of both that are added, three times half the sums of 64 rows, squares."""
+    return columns * _HIDDEN // RANKS * 2 + inner // RANKS * _COLUMNS[0] * 2 + 3 * 64 * 4 * (columns / 2 + 8 + 1) + 32
+
+
+def runs_on(device: torch.device) -> bool:
+    """Whether a GPU is Hopper's and has room for all blocks at once, which wait for one another."""
+    if device.type != "cuda":
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor) == _CAPABILITY and properties.multi_processor_count >= _MULTIPROCESSORS
+
+
+class PassKernel:
+    """A predictor's passes, one launch each."""
+
+    def __init__(self, weights: FrameWeights) -> None:
+        layers, self._eps = weights.decoder.layers, weights.decoder.norm_eps
+        heads, qk_heads = layers[0].heads, len(layers[0].qk_norm)
+        self._qkv, self._attended = len(layers[0].qkv), layers[0].output.shape[1]
+        self._inner, self._entries = layers[0].down.shape[1], weights.heads.shape[1]
+        products = [
+            torch.cat(
+                (
+                    packed(scaled(layer.qkv, layer.input_norm)),
+                    packed(layer.output),
+                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm)),
+                    packed(layer.down),
+                ),
+                1,
+            )
+            for layer in layers
+        ]
+        self._layers = torch.stack(products)
+        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
+        self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
+        self._rope = weights.rope
+        self._counters = torch.zeros(5 * len(layers), dtype=torch.int32, device=weights.heads.device)
+        sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
+        self._kernel = _loaded(compiled({**sizes, "HIDDEN": _HIDDEN, "LAYERS": len(layers)}))
+
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        """As `frames.Predictor`. Uses up `inputs`, which must be contiguous."""
+        rows, count, _ = inputs.shape
+        tokens = rows * count
+        logits = torch.empty(rows, self._entries, device=inputs.device)
+        tensors = (
+            self._layers,
+            self._heads[book - 1],
+            self._qk_norm,
+            self._rope.cos,
+            self._rope.sin,
+            cache,
+            inputs,
+            inputs.new_empty(tokens, self._qkv),
+            inputs.new_empty(tokens, self._attended),
+            inputs.new_empty(tokens, self._inner),
+            logits,
+            self._counters,
+        )
+        numbers = (rows, count, book + 1 - count)
+        _launch(self._kernel, [tensor.data_ptr() for tensor in tensors], numbers, self._eps)
+        return logits
+
+
+def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
+    """[…, in], each input scaled, rounded once: a norm's weights move into the matrix behind it."""
+    return (matrix.float() * norm.float()).to(matrix.dtype)
+
+
+def taking_turns(gate_up: Tensor) -> Tensor:
+    """Rows of gate and up, one of each in turn."""
+    return torch.stack(gate_up.chunk(2), 1).flatten(0, 1)
+
+
+def packed(weight: Tensor) -> Tensor:
+    """A matrix [out, in] as the kernel's blocks read it, [blocks, out · in / blocks].
+
+    A block's part is a row of units of 32 or 16 outputs and 64 inputs: panels of inputs, in them the warp groups, in
+    them the units.
+    """
+    outputs, inputs = weight.shape
+    columns = outputs // CLUSTERS
+    unit = math.gcd(columns, _UNIT)
+    panels = inputs // (RANKS * GROUPS * _PANEL)
+    parts = weight.view(CLUSTERS, columns // unit, unit, RANKS, GROUPS, panels, _PANEL)
+    units = parts.permute(0, 3, 4, 5, 1, 2, 6).reshape(-1, unit, _PANEL)  # cluster, rank, group, panel, unit
+    return _swizzled(units[:, :, _input_order(weight.device)]).reshape(CLUSTERS * RANKS, -1)
+
+
+def _input_order(device: torch.device) -> Tensor:
+    """Which input of a panel stands where: a thread's eight neighbours are what it feeds into two instructions.
+
+    An instruction takes 16 inputs. Thread t of four holds numbers 2t, 2t + 1, 2t + 8 and 2t + 9 of them.
+    """
+    place = torch.arange(_PANEL, device=device)
+    block, step, number = place // 32, place // 16 % 2, place % 16
+    return 32 * block + 8 * (number % 8 // 2) + 4 * step + 2 * (number // 8) + number % 2
+
+
+def _swizzled(units: Tensor) -> Tensor:
+    """Rows of 128 bytes with their 16-byte pieces exchanged: piece p of row r stands at p xor r, r modulo 8."""
+    pieces = units.view(-1, 8, 8, 8)
+    each = torch.arange(8, device=units.device)
+    return pieces[:, each[:, None], each[:, None] ^ each]
+
+
+def compiled(sizes: dict[str, int]) -> bytes:
+    """The kernel for these sizes, as machine code. Needs no GPU.
+
+    Raises:
+        RuntimeError: with the compiler's messages.
+    """
+    options = [b"--gpu-architecture=sm_90a", b"-std=c++17", b"-default-device"]
+    options += [f"-D{name}={value}".encode() for name, value in sizes.items()]
+    source, headers = _SOURCES / "pass.cu", sorted(_SOURCES.glob("*.cuh"))
+    texts, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
+    (program,) = _checked(
+        nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(headers), texts, names)
+    )
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if error:
+        log = bytes(_checked(nvrtc.nvrtcGetProgramLogSize(program))[0])
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(log.decode())
+    code = bytes(_checked(nvrtc.nvrtcGetCUBINSize(program))[0])
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return code
+
+
+def _loaded(code: bytes) -> Any:
+    """The kernel on the current device, which has a context: tensors stand on it."""
+    (module,) = _checked(driver.cuModuleLoadData(code))
+    (kernel,) = _checked(driver.cuModuleGetFunction(module, b"predictor_pass"))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _checked(driver.cuFuncSetAttribute(kernel, attribute, SHARED_BYTES))
+    return kernel
+
+
+def _launch(kernel: Any, pointers: Sequence[int], numbers: Sequence[int], eps: float) -> None:
+    """On the current stream. It may start, and bring weights, while the launch in front of it ends."""
+    early = driver.CUlaunchAttribute()
+    early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    early.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = CLUSTERS * RANKS, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = THREADS, 1, 1
+    config.sharedMemBytes = SHARED_BYTES
+    config.hStream = torch.cuda.current_stream().cuda_stream
+    config.attrs, config.numAttrs = [early], 1
+    types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int,) * len(numbers) + (ctypes.c_float,)
+    _checked(driver.cuLaunchKernelEx(config, kernel, ((*pointers, *numbers, eps), types), 0))
+
+
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a call returned.
+
+    Raises:
+        RuntimeError: the call failed.
+    """
+    error, *values = result
+    if error:
+        raise RuntimeError(f"CUDA: {error!r}")
+    return tuple(values)
