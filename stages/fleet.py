@@ -10,7 +10,6 @@ from pathlib import Path
 import zmq
 
 from .errors import DuotoneError
-from .mps import MultiProcessService, start_service
 from .pipeline import STAGES, PipelineOptions, Stage, WorkerSpec
 from .workers import Replica, start_replica
 
@@ -31,19 +30,11 @@ class Fleet:
         self._checkpoint = checkpoint
         self._options = options
         self._context = zmq.Context()
-        self._service: MultiProcessService | None = None
-        self._environment: dict[str, str] = {}
-        """Variables of the workers alone."""
-        self._launch = launch or partial(
-            start_replica, self._context, timeout_s=options.start_timeout_s, environment=self._environment
-        )
+        self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
         self._replicas: list[Replica] = []
 
     async def start(self) -> None:
         """Spawn every worker; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
-        if self._options.mps:
-            self._service = await start_service()
-            self._environment.update(self._service.environment)
         specs = [self._spec(stage, at) for stage in STAGES for at in range(len(self._options.stage(stage).devices))]
         outcomes = await asyncio.gather(*map(self._launch, specs), return_exceptions=True)
         self._replicas = [replica for replica in outcomes if isinstance(replica, Replica)]
@@ -57,9 +48,6 @@ class Fleet:
         replicas, self._replicas = self._replicas, []
         await asyncio.gather(*(replica.stop(STOP_GRACE_S) for replica in replicas))
         self._context.destroy(linger=0)
-        service, self._service = self._service, None
-        if service is not None:
-            await service.stop()
 
     async def replace(self, dead: Replica) -> Replica:
         """Start a worker in the place of one that died, again and again with a growing pause until it is ready."""

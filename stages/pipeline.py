@@ -45,18 +45,15 @@ class VllmOptions(Options):
     cache_positions: int | None = Field(
         None, ge=64, description="key/value positions of all requests together; by default 1,024 for each slot"
     )
-    max_num_batched_tokens: int = Field(2048, ge=16, description="prompt positions and frames computed in one step")
+    max_num_batched_tokens: int = Field(
+        512, ge=16, description="prompt positions and frames of one step: no more than `slots` needs slow others down"
+    )
     block_size: int | None = Field(None, ge=16, description="positions of a key/value block; by default vLLM's choice")
     load_format: Literal["safetensors", "dummy"] = Field("safetensors", description="dummy: random weights, to measure")
     enforce_eager: bool = Field(False, description="neither compile nor capture CUDA graphs: starts fast, runs slowly")
     async_scheduling: bool = Field(True, description="plan a step while the one before runs")
     batch_invariant: bool = Field(
         False, description="the same codes whatever else is in the batch, in bfloat16 too; slower"
-    )
-    join_steps: int = Field(
-        4,
-        ge=0,
-        description="steps that a new request may wait for others, where many talk: a step that prefills is slow",
     )
     tensor_parallel_size: int = Field(1, ge=1, description="only 1 works: capacity grows by replicas")
 
@@ -107,11 +104,6 @@ class PipelineOptions(Options):
     start_timeout_s: float = Field(600.0, gt=0, description="a worker must be loaded and warm within this time")
     stall_timeout_s: float = Field(
         60.0, gt=0, description="a request in the stages without a new sample fails after it"
-    )
-    mps: bool = Field(
-        False,
-        description="start NVIDIA's Multi-Process Service for the workers, so that stages which share a GPU compute "
-        "side by side; a fault of one on the GPU then ends the other too",
     )
     hang_timeout_s: float = Field(
         30.0, ge=3, description="a worker that says nothing for so long is killed; the longest step must be shorter"

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .channel import Context, OrchestratorChannel
@@ -108,10 +107,8 @@ class Replica:
         self.channel.close()
 
 
-async def start_replica(
-    context: Context, spec: WorkerSpec, timeout_s: float, environment: Mapping[str, str]
-) -> Replica:
-    """Spawn a worker, with `environment` over what it inherits, and wait until its engine is loaded and warm.
+async def start_replica(context: Context, spec: WorkerSpec, timeout_s: float) -> Replica:
+    """Spawn a worker and wait until its engine is loaded and warm.
 
     Raises ConfigurationError with the worker's own words when it refuses to start, StageFailed when it dies without
     a word or is not ready in time.
@@ -121,9 +118,7 @@ async def start_replica(
         address = f"ipc://{folder}/socket"
         channel = OrchestratorChannel(context, address)
         process = await asyncio.create_subprocess_exec(
-            *("env", *(f"{name}={value}" for name, value in environment.items())),
-            *(sys.executable, "-m", WORKER_MODULE, address),
-            stdin=asyncio.subprocess.PIPE,
+            sys.executable, "-m", WORKER_MODULE, address, stdin=asyncio.subprocess.PIPE
         )
         replica = Replica(spec, channel, process)
         try:

@@ -18,7 +18,6 @@ def test_profiles_are_valid(profile):
     talker, code2wav = pipeline.talker, pipeline.code2wav
     assert talker.slots <= talker.vllm.max_num_batched_tokens, "a step must have room for a frame of every request"
     assert code2wav.slots * len(code2wav.devices) >= talker.slots * len(talker.devices)
-    assert pipeline.mps == bool(set(talker.devices) & set(code2wav.devices)), "stages that share a GPU compute at once"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_profiles_are_valid(profile):
 )
 async def test_each_worker_gets_the_device_that_its_profile_names(profile, devices):
     stages = FakeStages()
-    options = load_settings(profile, {}, {}).pipeline.model_copy(update={"mps": False})
+    options = load_settings(profile, {}, {}).pipeline
     fleet = Fleet(Path("checkpoint"), options, stages.launch)
     await fleet.start()
     # What is written on a worker's standard input.
