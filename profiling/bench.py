@@ -22,8 +22,7 @@ from .measures import Record, Summary, flaw, summarise
 from .scrape import StageLoad, scraped, stage_loads
 
 ROUTE = "/v1/audio/speech"
-REQUESTS_PER_STREAM = 4
-LEAST_REQUESTS = 8
+REQUESTS_PER_STREAM = 8
 SOON_S = 10.0
 """How long a server may take to tell of itself."""
 
@@ -64,7 +63,7 @@ class Load:
 
     def requests_at(self, streams: int) -> int:
         """The number of measured requests."""
-        return self.requests or max(LEAST_REQUESTS, REQUESTS_PER_STREAM * streams)
+        return self.requests or REQUESTS_PER_STREAM * streams
 
     def body(self, index: int) -> dict[str, str | int]:
         """The fields of the request of that index."""

@@ -25,7 +25,7 @@ NO_TERMINAL_COLUMNS = 140
 bench_app = typer.Typer()
 
 Streams = Annotated[str, typer.Option(metavar="N[,N…]", help="Concurrent streams; several are measured in turn.")]
-Requests = Annotated[int | None, typer.Option(min=1, help="Measured requests; else 4 for each stream, at least 8.")]
+Requests = Annotated[int | None, typer.Option(min=1, help="Measured requests; else 8 for each stream.")]
 Warmup = Annotated[int, typer.Option(min=0, help="Requests of each stream before, not measured.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Ask for answers of exactly so many frames of 80 ms.")]
 Texts = Annotated[Path | None, typer.Option(metavar="FILE", help="What to say, a text on each line.")]

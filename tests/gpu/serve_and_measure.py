@@ -125,7 +125,7 @@ async def measure(arguments: argparse.Namespace, checkpoint: Path | None) -> boo
             print(f"ready after {start_s:.1f} s", flush=True)
             for streams in arguments.streams:
                 requests = min(arguments.requests, REQUESTS_PER_STREAM * streams)
-                load = Load(requests, warmup_rounds=1, frames=arguments.frames, seed=0)
+                load = Load(requests, warmup_rounds=2, frames=arguments.frames, seed=0)
                 gpus.take()
                 levels.append(await run_level(target, load, streams))
                 gpu_loads.append(gpus.take())

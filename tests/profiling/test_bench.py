@@ -73,7 +73,7 @@ async def test_as_many_requests_run_at_once_as_there_are_streams_and_each_keeps_
 
 
 def test_a_load_has_four_requests_for_each_stream_and_at_least_eight():
-    assert [Load().requests_at(streams) for streams in (1, 2, 64)] == [8, 8, 256]
+    assert [Load().requests_at(streams) for streams in (1, 2, 64)] == [8, 16, 512]
     assert Load(requests=512).requests_at(64) == 512
 
 
