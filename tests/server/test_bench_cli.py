@@ -27,7 +27,7 @@ def test_bench_prints_a_column_for_each_number_of_streams(tmp_path):
         result = run("bench", "--url", url, "--streams", "1,3", "--frames", 1, "--json", tmp_path / "out.json")
     assert result.exit_code == 0
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
-    assert ["requests completed", "8", "12"] in rows
+    assert ["requests completed", "8", "24"] in rows
     assert ["answers of a wrong length", "0", "0"] in rows
     levels = json.loads((tmp_path / "out.json").read_text())["levels"]
     assert [level["summary"]["streams"] for level in levels] == [1, 3]
