@@ -88,9 +88,6 @@ class TextOptions(Options):
     frames_base: int = Field(50, ge=1, description="frames that a piece may take, however short it is")
     frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
     pause_s: float = Field(0.15, ge=0, le=10, description="silence between two pieces where a sentence ends")
-    closing_s: float | None = Field(
-        None, ge=0, le=10, description="silence behind the last piece; by default 0.1 for the bundled voice, else none"
-    )
     silence_s: float = Field(0.2, gt=0, le=10, description="the answer to an input that holds nothing to speak")
 
 
@@ -117,12 +114,6 @@ class Settings(Options):
     def serves_bundled_voice(self) -> bool:
         """Whether `model` is the voice that comes with the package, by whatever path."""
         return Path(self.model).resolve() == BUNDLED_VOICE.resolve()
-
-    @property
-    def closing_s(self) -> float:
-        """Silence at an answer's end, beside what the voice itself leaves there."""
-        by_default = 0.1 if self.serves_bundled_voice else 0.0
-        return by_default if self.text.closing_s is None else self.text.closing_s
 
     def max_body_bytes(self, recordings: bool) -> int:
         """The most that a request's body may hold; with a recording, in base64, which makes four bytes of three."""

@@ -106,8 +106,7 @@ class Narrator:
         return Delivery(front, plan, instructions, choices, self._catalog.model.sampling, most_positions)
 
     def _narration(self, request_id: str, max_frames: int | None, silence: bytes) -> "Narration":
-        pause, closing = _silence(self._settings.text.pause_s), _silence(self._settings.closing_s)
-        return Narration(self._pipeline, request_id, max_frames, silence, pause, closing)
+        return Narration(self._pipeline, request_id, max_frames, silence, _silence(self._settings.text.pause_s))
 
     def _check_length(self, field: str, text: str) -> None:
         most = self._settings.max_input_chars
@@ -201,25 +200,17 @@ class Narration:
     """
 
     def __init__(
-        self,
-        pipeline: Orchestrator,
-        request_id: str,
-        max_frames: int | None,
-        silence: bytes,
-        pause: bytes,
-        closing: bytes,
+        self, pipeline: Orchestrator, request_id: str, max_frames: int | None, silence: bytes, pause: bytes
     ) -> None:
-        """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next;
-        `closing`: behind the last piece, unless `max_frames` cut it.
+        """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next.
 
-        None counts as frames: not in the usage, not towards `max_frames`.
+        Neither counts as frames: not in the usage, not towards `max_frames`.
         """
         self._pipeline = pipeline
         self._request_id = request_id
         self._upcoming: deque[Piece] = deque()
         self._silence = silence
         self._pause = pause
-        self._closing = closing
         self._pause_is_due = False
         self._left_bytes = None if max_frames is None else max_frames * _FRAME_BYTES
         self._spoken_bytes = 0
@@ -241,7 +232,7 @@ class Narration:
 
     @property
     def piece(self) -> Piece | None:
-        """The piece that the samples handed out last belong to; None before the first and behind the last.
+        """The piece that the samples handed out last belong to; None before the first and after the last.
 
         A pause belongs to the piece behind it.
         """
@@ -299,10 +290,7 @@ class Narration:
                 with contextlib.suppress(NotReady):  # Nothing is lost yet: the next samples bring the next try.
                     self.submit()
             return self._within_limit(samples)
-        if not (self._closing and self._spoken_bytes):
-            raise StopAsyncIteration
-        samples, self._closing = self._closing, b""
-        return samples
+        raise StopAsyncIteration
 
     def cancel(self, reason: AbortReason = "disconnect") -> None:
         """Stop the work in both stages at once. Safe to call twice, and after the end."""
@@ -310,7 +298,6 @@ class Narration:
             submitted.stream.cancel(reason)
         self._submitted.clear()
         self._upcoming.clear()
-        self._closing = b""
         self.close()
 
     def __enter__(self) -> Self:

@@ -66,19 +66,6 @@ def test_english_is_normalised_for_the_bundled_voice_unless_it_is_set(flags, lan
     assert load_settings(None, flags, {}).text_front(language).normalise == normalise
 
 
-@pytest.mark.parametrize(
-    ("flags", "closing_s"),
-    [
-        ({}, 0.1),
-        ({"text.closing_s": 0}, 0),
-        ({"model": "some/lark"}, 0),
-        ({"model": "some/lark", "text.closing_s": 0.5}, 0.5),
-    ],
-)
-def test_answers_of_the_bundled_voice_end_in_silence_unless_it_is_set(flags, closing_s):
-    assert load_settings(None, flags, {}).closing_s == closing_s
-
-
 def test_the_bundled_voice_is_known_by_any_of_its_paths(monkeypatch):
     monkeypatch.chdir(BUNDLED_VOICE.parent)
     assert Settings(model=f"{BUNDLED_VOICE.name}/").text_front("auto").normalise == "on"

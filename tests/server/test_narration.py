@@ -122,42 +122,10 @@ class TestPauses:
         assert submitted(pipeline) == PIECES[:2]
 
 
-CLOSING = bytes(2 * 2400)
-
-
-class TestClosing:
-    @pytest.fixture
-    def settings(self, settings) -> Settings:
-        return settings.model_copy(update={"text": TextOptions(max_piece_chars=40, pause_s=0, closing_s=0.1)})
-
-    async def test_silence_ends_the_answer_and_is_no_frame(self, narrate):
-        narration = await narrate()
-        samples = b"".join([samples async for samples in narration])
-        assert samples == spoken("".join(PIECES)) + CLOSING
-        assert narration.usage.output_tokens == len("".join(PIECES))
-        assert [samples async for samples in narration] == []
-
-    async def test_what_the_limit_of_frames_cuts_ends_at_once(self, narrate):
-        samples = b"".join([samples async for samples in await narrate(max_new_frames=50)])
-        assert samples == spoken("".join(PIECES)[:50])
-
-    async def test_what_is_cancelled_ends_at_once(self, narrate):
-        narration = await narrate()
-        await anext(narration)
-        narration.cancel()
-        assert [samples async for samples in narration] == []
-
-    async def test_an_answer_without_speech_has_its_own_silence_alone(self, narrate):
-        assert [samples async for samples in await narrate(input="...")] == [bytes(2 * 4800)]
-
-
 class TestBundledVoice:
     @pytest.fixture
     def settings(self) -> Settings:
         return Settings(served_model_name="robin")
-
-    async def test_its_answers_end_in_a_short_silence(self, narrate):
-        assert b"".join([samples async for samples in await narrate(input="Yes.")]) == spoken("Yes.") + CLOSING
 
     @pytest.mark.parametrize(
         ("language", "text"), [("auto", "five kilometers"), ("English", "five kilometers"), ("chinese", "5km")]
