@@ -132,7 +132,8 @@ class FrozenConv(LeftContext):
         self.register_buffer("weight", weight.contiguous())
         self.register_buffer("bias", bias)
         on_cpu = (weight.dtype, weight.device.type) == PACKED
-        self._can_pack = on_cpu and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        # Other processors' oneDNN has not been tried.
+        self._can_pack = on_cpu and torch.backends.cpu.get_cpu_capability().startswith("AVX")
         self._layouts: dict[bytes, Tensor] = {}
         self._packed: dict[torch.Size, Tensor] = {}
 
