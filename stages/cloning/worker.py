@@ -7,13 +7,12 @@ import os
 import resource
 import signal
 import sys
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import torch
 
 from ..checkpoint import Checkpoint, read_checkpoint
 from ..errors import DuotoneError, RequestError
-from ..weights import WeightIndex
 from .codec_encoder import CodecEncoder
 from .config import CloningSpec
 from .messages import LENGTH, Answer, Ready, Recording, Refusal, encode
@@ -23,15 +22,15 @@ from .speaker_encoder import SpeakerEncoder
 _MEMORY_BYTES, _MEMORY_BYTES_PER_S = 4 << 30, 64 << 20
 """What PyTorch and the published encoders take, and a second of a recording, each with room to spare."""
 
-_Encoder = TypeVar("_Encoder", SpeakerEncoder, CodecEncoder)
-
 
 class Encoders:
     """Both encoders of a `base` checkpoint in float32 on the CPU. Raises CheckpointError for what is missing."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._speaker = _load(SpeakerEncoder(checkpoint.speaker_encoder), checkpoint.weights, "speaker_encoder.")
-        self._codec = _load(CodecEncoder(checkpoint.codec_encoder), checkpoint.codec_weights, "encoder.")
+        speaker, codec = SpeakerEncoder(checkpoint.speaker_encoder), CodecEncoder(checkpoint.codec_encoder)
+        self._speaker = checkpoint.weights.fill(speaker, "speaker_encoder.", torch.float32)
+        # The files hold more: codebooks beyond the sixteenth, marks of training.
+        self._codec = checkpoint.codec_weights.fill(codec, "encoder.", torch.float32)
 
     @torch.inference_mode()
     def listen(self, audio: bytes, longest_s: float) -> Recording:
@@ -42,15 +41,6 @@ class Encoders:
             return Recording(x_vector.numpy().astype("<f4").tobytes(), codes.numpy().astype("<i2").tobytes())
         except ValueError as error:
             raise RequestError(str(error)) from None
-
-
-def _load(encoder: _Encoder, weights: WeightIndex, prefix: str) -> _Encoder:
-    """Strict in what the encoder needs; the files hold more: codebooks beyond the sixteenth, marks of training."""
-    shapes = {prefix + name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-    weights.check(shapes)
-    tensors = weights.load(shapes, torch.float32)
-    encoder.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
-    return encoder.eval()
 
 
 def _read(questions: BinaryIO) -> bytes | None:

@@ -7,7 +7,7 @@ published as it is.
 import torch
 from torch import Tensor, nn
 
-from ..architecture import CodecConfig, codec_shapes
+from ..architecture import CodecConfig
 from ..weights import WeightIndex
 from .layers import KERNEL, CausalConv, CausalTransposedConv, ConvNeXtBlock, SnakeBeta, State, VocoderBlock, freeze
 from .quantizer import SplitQuantizer
@@ -65,8 +65,5 @@ def load_decoder(config: CodecConfig, weights: WeightIndex, dtype: torch.dtype, 
     """The decoder of a checkpoint, frozen: ready to decode, no longer to train. Raises CheckpointError."""
     with torch.device("meta"):
         decoder = CodecDecoder(config)
-    tensors = weights.load(codec_shapes(config), dtype, device)
-    decoder.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, assign=True)
-    decoder.eval().requires_grad_(False)
-    freeze(decoder)
+    freeze(weights.fill(decoder, PREFIX, dtype, device))
     return decoder

@@ -49,12 +49,10 @@ class Talker(nn.Module):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> "Talker":
-        """The Talker of a checked checkpoint, for inference. Raises CheckpointError."""
+        """The Talker of a checkpoint, for inference. Raises CheckpointError."""
         with torch.device("meta"):  # no time is spent on weights that are replaced at once
             talker = cls(checkpoint.talker)
-        tensors = checkpoint.weights.load((PREFIX + name for name in talker.state_dict()), dtype, str(device))
-        talker.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, assign=True)
-        return talker.requires_grad_(False)
+        return checkpoint.weights.fill(talker, PREFIX, dtype, str(device))
 
     def embed_text(self, text_ids: Tensor) -> Tensor:
         """Text terms, [..., hidden], of integer ids [...]."""

@@ -11,9 +11,16 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import torch
+from safetensors.torch import save_file
 
-from duotone.stages.architecture import CodecConfig, Shapes, TalkerConfig, codec_shapes, talker_shapes
+from duotone.stages.architecture import CodecConfig, TalkerConfig
 from duotone.stages.checkpoint import CODEC_FOLDER, TOKENIZER_FILES
+from duotone.stages.code2wav.decoder import PREFIX as CODEC_PREFIX
+from duotone.stages.code2wav.decoder import CodecDecoder
+from duotone.stages.talker.model import PREFIX as TALKER_PREFIX
+from duotone.stages.talker.model import Talker
+from duotone.stages.weights import Shapes, shapes
 
 from ..golden_outputs import GOLDEN
 
@@ -24,10 +31,11 @@ BYTES_PER_WEIGHT = 2
 def hollow_checkpoint(configuration: Path, directory: Path) -> Path:
     """A checkpoint that passes every check and holds zeros, for `load_format: dummy`. It takes no room on a disk."""
     shutil.copytree(configuration, directory)
-    talker = json.loads((directory / "config.json").read_bytes())["talker_config"]
-    codec = json.loads((directory / CODEC_FOLDER / "config.json").read_bytes())["decoder_config"]
-    write_hole(directory / "model.safetensors", talker_shapes(msgspec.convert(talker, TalkerConfig)))
-    write_hole(directory / CODEC_FOLDER / "model.safetensors", codec_shapes(msgspec.convert(codec, CodecConfig)))
+    config = json.loads((directory / "config.json").read_bytes())["talker_config"]
+    with torch.device("meta"):
+        talker = Talker(msgspec.convert(config, TalkerConfig))
+    write_hole(directory / "model.safetensors", shapes(talker, TALKER_PREFIX))
+    write_hole(directory / CODEC_FOLDER / "model.safetensors", codec_shapes(directory))
     for name in TOKENIZER_FILES:
         (directory / name).touch()
     return directory
@@ -38,21 +46,24 @@ def servable_checkpoint(configuration: Path, directory: Path, seed: int = 0) -> 
 
     Zeros would do for the arithmetic, but a GPU computes faster on them than on numbers.
     """
-    import torch
-    from safetensors.torch import save_file
-
     hollow_checkpoint(configuration, directory)
     for name in TOKENIZER_FILES:
         shutil.copy(GOLDEN / "custom_voice" / "checkpoint" / name, directory / name)
-    codec = json.loads((directory / CODEC_FOLDER / "config.json").read_bytes())["decoder_config"]
     torch.manual_seed(seed)
     weights = {}
-    for name, shape in codec_shapes(msgspec.convert(codec, CodecConfig)).items():
+    for name, shape in codec_shapes(directory).items():
         # A codebook's row is its sum over its usage, which is a count.
         values = torch.rand(shape) + 0.5 if name.endswith("cluster_usage") else 0.02 * torch.randn(shape)
         weights[name] = values.bfloat16()
     save_file(weights, directory / CODEC_FOLDER / "model.safetensors")
     return directory
+
+
+def codec_shapes(directory: Path) -> Shapes:
+    """Of the decoder that a checkpoint's configuration asks for."""
+    config = json.loads((directory / CODEC_FOLDER / "config.json").read_bytes())["decoder_config"]
+    with torch.device("meta"):
+        return shapes(CodecDecoder(msgspec.convert(config, CodecConfig)), CODEC_PREFIX)
 
 
 def write_hole(file: Path, shapes: Shapes) -> None:

@@ -34,6 +34,15 @@ def write_shard_index(directory, weight_map):
     (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
+class Module(torch.nn.Module):
+    """The part of the tensors whose names begin with `a.`."""
+
+    def __init__(self, width=3):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(2, width))
+        self.bias = torch.nn.Parameter(torch.empty(width))
+
+
 def refused(directory, *parts, expected=None):
     """Reading (and checking) fails, and the message holds every part."""
     with pytest.raises(CheckpointError) as caught:
@@ -67,6 +76,23 @@ def test_loaded_tensors_outlive_a_change_of_the_file(tmp_path):
     with (tmp_path / "model.safetensors").open("r+b") as file:
         file.write(bytes((tmp_path / "model.safetensors").stat().st_size))
     assert torch.equal(loaded["b.weight"], TENSORS["b.weight"])
+
+
+def test_a_module_is_filled_with_constants_of_its_names_behind_a_prefix(tmp_path):
+    write_single(tmp_path, TENSORS)
+    filled = WeightIndex.read(tmp_path).fill(Module(), "a.", torch.bfloat16)
+    assert torch.equal(filled.weight, TENSORS["a.weight"].bfloat16())
+    assert torch.equal(filled.bias, TENSORS["a.bias"].bfloat16())
+    assert not any(parameter.requires_grad for parameter in filled.parameters())
+
+
+def test_a_module_with_a_tensor_of_another_shape_or_name_is_not_filled(tmp_path):
+    write_single(tmp_path, TENSORS)
+    index = WeightIndex.read(tmp_path)
+    with pytest.raises(CheckpointError, match=r"a\.weight has shape \[2, 3\], the configuration asks for \[2, 4\]"):
+        index.fill(Module(4), "a.", torch.float32)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: tensor c\.weight is missing"):
+        index.fill(Module(), "c.", torch.float32)
 
 
 def test_extra_tensors_are_no_error(tmp_path):
@@ -116,7 +142,7 @@ def test_truncated_file(tmp_path, kept_bytes):
 def test_unreadable_header(tmp_path, header):
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header)
-    refused(tmp_path, str(file), "unreadable safetensors header")
+    refused(tmp_path, str(file), "no safetensors file", "invalid JSON in header")
 
 
 def test_index_that_names_an_absent_shard(tmp_path):

@@ -14,7 +14,11 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from duotone.stages.architecture import codec_shapes, talker_shapes
+from duotone.stages.code2wav.decoder import PREFIX as CODEC_PREFIX
+from duotone.stages.code2wav.decoder import CodecDecoder
+from duotone.stages.talker.model import PREFIX as TALKER_PREFIX
+from duotone.stages.talker.model import Talker
+from duotone.stages.weights import shapes
 
 from . import sizes
 from .sizes import BOOKS, CODEC, SPEAKER, TALKER
@@ -117,10 +121,9 @@ def write_configs(out: Path, sampling: dict[str, float]) -> None:
 def export(run: Path, tokenizer: Path, out: Path, sampling: dict[str, float]) -> None:
     """Write the whole checkpoint directory."""
     (out / "speech_tokenizer").mkdir(parents=True, exist_ok=True)
-    write_weights(load_file(run / "talker.safetensors"), talker_shapes(TALKER), out / "model.safetensors")
-    write_weights(
-        load_file(run / "decoder.safetensors"), codec_shapes(CODEC), out / "speech_tokenizer/model.safetensors"
-    )
+    talker, codec = shapes(Talker(TALKER), TALKER_PREFIX), shapes(CodecDecoder(CODEC), CODEC_PREFIX)
+    write_weights(load_file(run / "talker.safetensors"), talker, out / "model.safetensors")
+    write_weights(load_file(run / "decoder.safetensors"), codec, out / "speech_tokenizer/model.safetensors")
     write_configs(out, sampling)
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, out / name)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.architecture import codec_shapes
-from duotone.stages.code2wav.decoder import CodecDecoder
+from duotone.stages.architecture import CodecConfig
+from duotone.stages.code2wav.decoder import PREFIX, CodecDecoder
 from duotone.stages.code2wav.slots import SlotStates
 from duotone.stages.types import SAMPLES_PER_FRAME
+from duotone.stages.weights import shapes
 
 from ...golden_outputs import codec_cases
 
@@ -29,11 +30,9 @@ def cut(request, load):
 
 @pytest.fixture(scope="module")
 def trainable(checkpoint):
-    """The module as a recipe trains it, loaded strictly."""
-    decoder = CodecDecoder(checkpoint.codec)
-    tensors = checkpoint.codec_weights.load(codec_shapes(checkpoint.codec), torch.float32)
-    decoder.load_state_dict({name.removeprefix("decoder."): tensor for name, tensor in tensors.items()}, strict=True)
-    return decoder
+    """The module as a recipe trains it."""
+    decoder = checkpoint.codec_weights.fill(CodecDecoder(checkpoint.codec), PREFIX, torch.float32)
+    return decoder.requires_grad_(True)
 
 
 @dataclass(eq=False)
@@ -166,8 +165,32 @@ def test_every_parameter_that_decoding_uses_can_be_trained(trainable):
 
 
 def test_what_is_trained_has_the_published_names_and_shapes(checkpoint, trainable):
-    published = {f"decoder.{name}": tuple(tensor.shape) for name, tensor in trainable.state_dict().items()}
-    assert published == codec_shapes(checkpoint.codec)
+    stored = checkpoint.codec_weights.tensors.items()
+    assert shapes(trainable, PREFIX) == {name: tensor.shape for name, tensor in stored if name.startswith(PREFIX)}
+
+
+def test_of_the_published_size_it_has_114_million_parameters():
+    config = CodecConfig(
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        head_dim=64,
+        rms_norm_eps=1e-5,
+        rope_theta=10_000,
+        codebook_dim=512,
+        codebook_size=2048,
+        num_quantizers=16,
+        latent_dim=1024,
+        decoder_dim=1536,
+        sliding_window=72,
+        upsample_rates=(8, 5, 4, 3),
+        upsampling_ratios=(2, 2),
+    )
+    with torch.device("meta"):
+        decoder = CodecDecoder(config)
+    assert sum(parameter.numel() for parameter in decoder.parameters()) == 114_323_137
 
 
 def test_unused_codebook_entries_are_divided_by_the_floor(checkpoint, trainable):

@@ -1,14 +1,16 @@
 """The modules bear the published names, compute what the reference does over whole sequences, and can be trained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from duotone.stages.architecture import talker_shapes
 from duotone.stages.talker.decoder import Rope
 from duotone.stages.talker.model import PREFIX, Talker, code_offsets
 from duotone.stages.talker.prompt import build_plan
+from duotone.stages.weights import shapes
 
 from ...golden_outputs import GOLDEN, load_case
 
@@ -32,15 +34,23 @@ def embedded(talker, ids):
 
 
 def test_parameters_bear_the_published_names_and_shapes(custom_voice):
-    parameters = Talker(custom_voice.talker).state_dict()
-    shapes = {PREFIX + name: tuple(tensor.shape) for name, tensor in parameters.items()}
-    assert shapes == talker_shapes(custom_voice.talker)
+    stored = custom_voice.weights.tensors.items()
+    published = {name: tensor.shape for name, tensor in stored if name.startswith(PREFIX)}
+    assert shapes(Talker(custom_voice.talker), PREFIX) == published
+
+
+def test_projection_is_not_asked_for_where_the_sizes_are_equal(custom_voice):
+    config = custom_voice.talker
+    as_wide = replace(config.code_predictor_config, hidden_size=config.hidden_size)
+    same = replace(config, code_predictor_config=as_wide)
+    asked = [{name for name in shapes(Talker(it), PREFIX) if "small_to_mtp" in name} for it in (config, same)]
+    assert [len(names) for names in asked] == [2, 0]
 
 
 def test_whole_sequences_give_the_references_codes(talker, custom_voice, tokenizer):
     """Teacher forcing: one pass over the prompt and all frames, one over all frames' codebooks."""
     codes = load_case(GOLDEN / "custom_voice" / "custom_voice_00.npz").codes
-    plan = build_plan(custom_voice, tokenizer, TEXT, language="English", speaker="ada", non_streaming=True)
+    plan = build_plan(custom_voice, tokenizer, TEXT, language="english", speaker="ada", non_streaming=True)
     pad = np.full((len(codes), 1), custom_voice.text_tokens.tts_pad_token_id)
     sequence = embedded(talker, np.concatenate((plan.row_ids(), np.concatenate((pad, codes), 1))))[None]
     hidden, logits = talker(sequence, Rope.table(custom_voice.talker, sequence.shape[1]))
