@@ -60,26 +60,21 @@ def build_plan(
     non_streaming: bool | None = None,
     reference: Reference | None = None,
 ) -> PromptPlan:
-    """The prompt of one request. Names are taken in any case; outer white space is no part of a text. Any thread.
+    """The prompt of one request; names are the checkpoint's own, outer white space is no part of a text. Any thread.
 
-    `speaker` chooses among the voices of a custom_voice checkpoint; other kinds have none and accept any name.
-    `reference` belongs to base checkpoints, which need it. `non_streaming` puts the whole text into the prompt; None is
-    the default of the checkpoint's kind. Raises RequestError that names the field.
+    `speaker` is for custom_voice checkpoints, `instruction` for those that take one, `reference` for base ones, which
+    need it. `non_streaming` puts the whole text into the prompt; None is the default of the checkpoint's kind. Raises
+    RequestError that names the field.
     """
     text_ids = tokenizer.encode(text.strip())
     if not text_ids:
         raise RequestError("there is nothing to say", "input")
-    if (reference is not None) != checkpoint.clones:
-        needed = "needs" if checkpoint.clones else "does not take"
-        raise RequestError(f"the model {needed} reference audio", "ref_audio")
     if reference is not None and len(reference.x_vector) != checkpoint.talker.hidden_size:
         raise RequestError("the voice was uploaded to another model", "voice")
     if non_streaming is None:
         non_streaming = not checkpoint.clones
-    voice = _voice(checkpoint, speaker)
-    language_id = _language_id(checkpoint, language, voice)
-    head = _instruction(checkpoint, tokenizer, instruction) + [Row(text_id) for text_id in tokenizer.role_ids]
-    head += _tag(checkpoint, language_id, voice, with_x_vector=reference is not None)
+    head = [Row(text_id) for text_id in (*_instruction(checkpoint, tokenizer, instruction), *tokenizer.role_ids)]
+    head += _tag(checkpoint, _language_id(checkpoint, language, speaker), speaker, with_x_vector=reference is not None)
     if reference is None or reference.transcript is None:
         body, trailing = _plain_text(checkpoint, text_ids, non_streaming)
     else:
@@ -91,45 +86,25 @@ def build_plan(
     return PromptPlan(_pack(head + body), trailing, reference.x_vector.astype("<f4").tobytes(), len(head) - 2)
 
 
-def _voice(checkpoint: Checkpoint, speaker: str | None) -> str | None:
-    """The checkpoint's own spelling of a voice."""
-    if checkpoint.kind != "custom_voice" or speaker is None:
-        return None
-    for voice in checkpoint.talker.spk_id:
-        if voice.lower() == speaker.lower():
-            return voice
-    known = ", ".join(checkpoint.talker.spk_id)
-    raise RequestError(f"the voice {speaker!r} is unknown; there are: {known}", "voice")
-
-
-def _language_id(checkpoint: Checkpoint, language: str, voice: str | None) -> int | None:
-    """The codec id of a language, of the voice's dialect where it speaks one, None where the model shall find out."""
+def _language_id(checkpoint: Checkpoint, language: str, speaker: str | None) -> int | None:
+    """The codec id of a language, of the dialect where the speaker speaks one, None where the model shall find out."""
     ids = checkpoint.talker.codec_language_id
-    chosen = {name.lower(): name for name in ids if not name.endswith(DIALECT_SUFFIX)}
-    wanted = language.lower()
-    if wanted != AUTO_LANGUAGE and wanted not in chosen:
-        raise RequestError(
-            f"the language {language!r} is unknown; there are: {', '.join([AUTO_LANGUAGE, *chosen])}", "language"
-        )
-    dialect = checkpoint.talker.spk_is_dialect.get(voice, False) if voice is not None else False
-    if isinstance(dialect, str) and wanted in DIALECT_LANGUAGES:
+    dialect = checkpoint.talker.spk_is_dialect.get(speaker, False) if speaker is not None else False
+    if isinstance(dialect, str) and language.lower() in DIALECT_LANGUAGES:
         return ids[dialect]
-    return None if wanted == AUTO_LANGUAGE else ids[chosen[wanted]]
+    return None if language == AUTO_LANGUAGE else ids[language]
 
 
-def _instruction(checkpoint: Checkpoint, tokenizer: Tokenizer, instruction: str | None) -> list[Row]:
-    """`<|im_start|>user\\n{instruction}<|im_end|>\\n`, without codec terms; nothing for a blank one."""
-    if instruction is None or not instruction.strip():
+def _instruction(checkpoint: Checkpoint, tokenizer: Tokenizer, instruction: str | None) -> list[int]:
+    """`<|im_start|>user\\n{instruction}<|im_end|>\\n`: text ids of positions without codec terms."""
+    if instruction is None:
         return []
-    if not checkpoint.takes_instructions:
-        raise RequestError("the model does not follow instructions", "instructions")
     tokens = checkpoint.text_tokens
     inside = tokenizer.encode(f"user\n{instruction.strip()}")
-    ids = [tokens.im_start_token_id, *inside, tokens.im_end_token_id, *tokenizer.encode("\n")]
-    return [Row(text_id) for text_id in ids]
+    return [tokens.im_start_token_id, *inside, tokens.im_end_token_id, *tokenizer.encode("\n")]
 
 
-def _tag(checkpoint: Checkpoint, language_id: int | None, voice: str | None, with_x_vector: bool) -> list[Row]:
+def _tag(checkpoint: Checkpoint, language_id: int | None, speaker: str | None, with_x_vector: bool) -> list[Row]:
     """Language and speaker. An x-vector's position has no code: the engine adds the vector there."""
     talker = checkpoint.talker
     if language_id is None:
@@ -137,8 +112,8 @@ def _tag(checkpoint: Checkpoint, language_id: int | None, voice: str | None, wit
     else:
         ids = [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
     codes: list[tuple[int, ...]] = [(code,) for code in ids]
-    if voice is not None:
-        codes.append((talker.spk_id[voice],))
+    if speaker is not None:
+        codes.append((talker.spk_id[speaker],))
     elif with_x_vector:
         codes.append(())
     tokens = checkpoint.text_tokens

@@ -60,7 +60,7 @@ def speak(base, encoders):
             base,
             tokenizer,
             case.text,
-            language=case.language,
+            language=case.language.lower(),
             non_streaming=case.non_streaming_mode,
             reference=Reference(heard.vector(), transcript),
         )

@@ -63,16 +63,16 @@ def test_streamed_text_of_one_token_trails_with_its_end_alone(plan):
 
 
 def test_unknown_language_is_not_thought_about(plan):
-    built = plan("a", language="Auto", speaker="Grace")
+    built = plan("a", language="auto", speaker="grace")
     assert first_codes(built) == [
         *(ROLE + tag(NOTHINK, THINK_BOS, THINK_EOS, GRACE)),
         *((A, PAD), (TTS_EOS, PAD), (TTS_PAD, BOS)),
     ]
 
 
-@pytest.mark.parametrize(("language", "language_id"), [("auto", SICHUAN), ("Chinese", SICHUAN), ("german", GERMAN)])
+@pytest.mark.parametrize(("language", "language_id"), [("auto", SICHUAN), ("chinese", SICHUAN), ("german", GERMAN)])
 def test_speaker_of_a_dialect_speaks_it_in_chinese_and_by_default(plan, language, language_id):
-    rows = first_codes(plan("a", language=language, speaker="LINUS"))
+    rows = first_codes(plan("a", language=language, speaker="linus"))
     assert rows[3:9] == tag(THINK, THINK_BOS, language_id, THINK_EOS, LINUS)
 
 
@@ -90,16 +90,6 @@ def test_instruction_stands_in_front(voice_design, tokenizer):
     instruction = [(IM_START, -1), *user, (LINE_END, -1), (A, -1), (B, -1), (IM_END, -1), (LINE_END, -1)]
     body = [(A, PAD), (TTS_EOS, PAD), (TTS_PAD, BOS)]
     assert first_codes(built) == instruction + ROLE + tag(THINK, THINK_BOS, ENGLISH, THINK_EOS) + body
-
-
-def test_voice_design_has_no_speaker_position(voice_design, tokenizer):
-    named = build_plan(voice_design, tokenizer, "a", speaker="ada")
-    assert named == build_plan(voice_design, tokenizer, "a")
-
-
-@pytest.mark.parametrize("instruction", [None, "", " \n"])
-def test_blank_instruction_is_none(plan, instruction):
-    assert first_codes(plan("a", instruction=instruction))[:3] == ROLE
 
 
 def test_outer_white_space_is_no_text(plan):
@@ -159,35 +149,10 @@ def test_recording_longer_than_streamed_text_is_filled_with_pad(base_plan):
     assert built.trailing_text_ids == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "param", "told"),
-    [
-        ({"text": " \n "}, "input", "nothing to say"),
-        ({"text": "a", "language": "klingon"}, "language", "auto, chinese, english, german"),
-        ({"text": "a", "language": "sichuan_dialect"}, "language", "unknown"),
-        ({"text": "a", "speaker": "hal"}, "voice", "ada, grace, linus"),
-        ({"text": "a", "reference": Reference(X_VECTOR)}, "ref_audio", "does not take"),
-    ],
-)
-def test_request_that_cannot_be_served_is_refused(plan, asked, param, told):
-    with pytest.raises(RequestError, match=told) as refused:
-        plan(**asked)
-    assert refused.value.param == param
-
-
-def test_base_without_a_reference_is_refused(base_plan):
-    with pytest.raises(RequestError, match="needs") as refused:
-        base_plan("a")
-    assert refused.value.param == "ref_audio"
-
-
-@pytest.mark.parametrize("changes", [{"size": "0b6"}, {"kind": "base"}])
-def test_instruction_that_would_be_ignored_is_refused(custom_voice, tokenizer, changes):
-    checkpoint = replace(custom_voice, **changes)
-    reference = Reference(X_VECTOR) if checkpoint.kind == "base" else None
-    with pytest.raises(RequestError) as refused:
-        build_plan(checkpoint, tokenizer, "a", instruction="Whisper.", reference=reference)
-    assert refused.value.param == "instructions"
+def test_blank_text_is_refused(plan):
+    with pytest.raises(RequestError, match="nothing to say") as refused:
+        plan(" \n ")
+    assert refused.value.param == "input"
 
 
 def test_plans_are_built_without_torch():

@@ -79,8 +79,8 @@ def golden_speak(custom_voice, voice_design, tokenizer):
             custom_voice if case.instruct is None else voice_design,
             tokenizer,
             case.text,
-            language=case.language,
-            speaker=case.speaker,
+            language=case.language.lower(),
+            speaker=case.speaker and case.speaker.lower(),
             instruction=case.instruct,
             non_streaming=case.non_streaming_mode,
         )
