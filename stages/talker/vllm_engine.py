@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from prometheus_client import REGISTRY
 from torch.profiler import record_function
 from vllm import EngineArgs, SamplingParams
@@ -31,6 +32,8 @@ from ..errors import RequestError
 from ..messages import Abort, Ended, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
+from ..weights import shapes
+from .model import PREFIX, Talker
 from .vllm_model import CONFIG_FORMAT, head_factor, register
 from .vllm_state import REQUEST, Codes, TalkerRequest
 
@@ -49,7 +52,12 @@ class VllmTalkerEngine(Engine):
     """The Engine protocol over vLLM. Main thread of the worker alone."""
 
     def __init__(self, checkpoint: Checkpoint, options: TalkerOptions) -> None:
-        """Load, compile, capture and warm up: a minute on a GPU. Raises ValueError for settings that vLLM refuses."""
+        """Load, compile, capture and warm up: a minute on a GPU.
+
+        Raises CheckpointError, and ValueError for settings that vLLM refuses.
+        """
+        with torch.device("meta"):
+            checkpoint.weights.check(shapes(Talker(checkpoint.talker), PREFIX))
         register()
         config = engine_args(checkpoint, options).create_engine_config()
         self.slots = options.slots
