@@ -4,11 +4,24 @@ Pure: nothing here reads a file or imports torch. `checkpoint.py` fills these cl
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """`rope_scaling`. Its `mrope_section`s are all of equal rows: plain angles."""
+
+    rope_type: Literal["default"] = "default"
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The sizes that every decoder-only transformer of the model has: Talker, code predictor and the codec's own."""
+    """The sizes that every decoder-only transformer of the model has: Talker, code predictor and the codec's own.
+
+    What has a default would ask for another computation than ours if it were another.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -18,6 +31,15 @@ class TransformerConfig:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+    hidden_act: Literal["silu"] = field(default="silu", kw_only=True)
+    rope_scaling: RopeScaling | None = field(default=None, kw_only=True)
+    attention_bias: bool = field(default=False, kw_only=True)
+    use_sliding_window: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, where one is decoded msgspec.ValidationError."""
+        if self.attention_bias or self.use_sliding_window:
+            raise ValueError("attention_bias and use_sliding_window are not supported")
 
 
 @dataclass(frozen=True)
@@ -25,7 +47,7 @@ class CodePredictorConfig(TransformerConfig):
     """`code_predictor_config`: the decoder that completes a frame. `vocab_size`: entries of a codebook."""
 
     vocab_size: int
-    num_code_groups: int
+    num_code_groups: Literal[16]
 
 
 @dataclass(frozen=True)
@@ -33,7 +55,7 @@ class TalkerConfig(TransformerConfig):
     """`talker_config`. `vocab_size` counts codec ids and control ids; `text_vocab_size` the tokenizer's ids."""
 
     vocab_size: int
-    num_code_groups: int
+    num_code_groups: Literal[16]
     text_hidden_size: int
     text_vocab_size: int
     codec_bos_id: int
@@ -60,9 +82,10 @@ class CodecConfig(TransformerConfig):
 
     codebook_dim: int
     codebook_size: int
-    num_quantizers: int
+    num_quantizers: Literal[16]
     latent_dim: int
     decoder_dim: int
-    sliding_window: int
+    sliding_window: Annotated[int, msgspec.Meta(gt=1)]
+    """A frame must see one before it."""
     upsample_rates: tuple[int, ...]
     upsampling_ratios: tuple[int, ...]

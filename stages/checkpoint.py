@@ -15,7 +15,7 @@ from .architecture import CodecConfig, TalkerConfig
 from .cloning.config import CodecEncoderConfig, SpeakerEncoderConfig
 from .errors import CheckpointError
 from .pipeline import PIPELINES
-from .types import CODEBOOKS, SAMPLE_RATE, SAMPLES_PER_FRAME, Sampling
+from .types import SAMPLES_PER_FRAME, Sampling
 from .weights import WeightIndex
 
 Kind = Literal["custom_voice", "voice_design", "base"]
@@ -105,7 +105,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     codec_type = _decode(codec_file, _ModelType).model_type
     _require(codec_type == CODEC_TYPE, codec_file, "model_type", f"is {codec_type!r}, not {CODEC_TYPE!r}")
     config, codec_config = _decode(config_file, _ConfigFile), _decode(codec_file, _CodecFile)
-    _check_variants(config_file, "talker_config", _decode(config_file, _Variants).talker_config)
     text_tokens = _decode(config_file, TextTokens)
     _check_talker(config_file, config.talker_config, text_tokens)
     _check_codec(codec_file, codec_config, config.talker_config)
@@ -141,35 +140,10 @@ class _ConfigFile(msgspec.Struct):
     speaker_encoder_config: SpeakerEncoderConfig = SpeakerEncoderConfig()
 
 
-class _RopeScaling(msgspec.Struct):
-    rope_type: str = "default"
-
-
-class _TransformerVariant(msgspec.Struct):
-    """Keys that would ask for another computation than ours. All are optional in the published files."""
-
-    attention_bias: bool = False
-    hidden_act: str = "silu"
-    use_sliding_window: bool = False
-    rope_scaling: _RopeScaling | None = None
-
-
-class _TalkerVariants(_TransformerVariant):
-    code_predictor_config: _TransformerVariant = msgspec.field(default_factory=_TransformerVariant)
-
-
-class _Variants(msgspec.Struct):
-    talker_config: _TalkerVariants
-
-
-class _CodecVariants(msgspec.Struct):
-    decoder_config: _TransformerVariant
-
-
 class _CodecFile(msgspec.Struct):
     decoder_config: CodecConfig
-    output_sample_rate: int
-    decode_upsample_rate: int
+    output_sample_rate: Literal[24000]
+    decode_upsample_rate: Literal[1920]
     encoder_config: CodecEncoderConfig = CodecEncoderConfig()
 
 
@@ -226,38 +200,17 @@ def _sampling(generation: _GenerationFile) -> Sampling:
     )
 
 
-def _check_variants(file: Path, section: str, variant: _TransformerVariant) -> None:
-    _require(not variant.attention_bias, file, f"{section}.attention_bias", "is set, which is not supported")
-    _require(variant.hidden_act == "silu", file, f"{section}.hidden_act", f"is {variant.hidden_act!r}, not 'silu'")
-    _require(not variant.use_sliding_window, file, f"{section}.use_sliding_window", "is set, which is not supported")
-    rope_type = variant.rope_scaling.rope_type if variant.rope_scaling else "default"
-    _require(rope_type == "default", file, f"{section}.rope_scaling.rope_type", f"is {rope_type!r}, not 'default'")
-    if isinstance(variant, _TalkerVariants):
-        _check_variants(file, f"{section}.code_predictor_config", variant.code_predictor_config)
-
-
 def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
     """Every id must lie in the table that it indexes: one beyond it would fail in a worker, or go unseen."""
     predictor = talker.code_predictor_config
-    for section, groups in (("", talker.num_code_groups), ("code_predictor_config.", predictor.num_code_groups)):
-        key = f"talker_config.{section}num_code_groups"
-        _require(groups == CODEBOOKS, file, key, f"is {groups}, not {CODEBOOKS}")
     sampled = talker.vocab_size - CONTROL_IDS
     enough = 0 < sampled <= predictor.vocab_size
     _require(enough, file, "talker_config.vocab_size", f"leaves {sampled} codes, a codebook has {predictor.vocab_size}")
     eos = talker.codec_eos_token_id
     _require(eos >= sampled, file, "talker_config.codec_eos_token_id", f"is {eos}, which is one of {sampled} codes")
-    codec_ids = {
-        "codec_bos_id": talker.codec_bos_id,
-        "codec_eos_token_id": talker.codec_eos_token_id,
-        "codec_pad_id": talker.codec_pad_id,
-        "codec_think_id": talker.codec_think_id,
-        "codec_nothink_id": talker.codec_nothink_id,
-        "codec_think_bos_id": talker.codec_think_bos_id,
-        "codec_think_eos_id": talker.codec_think_eos_id,
-        **{f"codec_language_id.{language}": id for language, id in talker.codec_language_id.items()},
-        **{f"spk_id.{voice}": id for voice, id in talker.spk_id.items()},
-    }
+    codec_ids = {name: id for name, id in asdict(talker).items() if name.startswith("codec_") and isinstance(id, int)}
+    codec_ids |= {f"codec_language_id.{language}": id for language, id in talker.codec_language_id.items()}
+    codec_ids |= {f"spk_id.{voice}": id for voice, id in talker.spk_id.items()}
     for name, id in codec_ids.items():
         inside = 0 <= id < talker.vocab_size
         _require(inside, file, f"talker_config.{name}", f"is {id}, not in 0 … {talker.vocab_size - 1}")
@@ -271,21 +224,11 @@ def _check_talker(file: Path, talker: TalkerConfig, tokens: TextTokens) -> None:
 
 def _check_codec(file: Path, codec: _CodecFile, talker: TalkerConfig) -> None:
     decoder = codec.decoder_config
-    window = decoder.sliding_window
-    _require(window > 1, file, "decoder_config.sliding_window", f"is {window}: a frame must see one before it")
-    _check_variants(file, "decoder_config", _decode(file, _CodecVariants).decoder_config)
-    expected = {
-        "output_sample_rate": (codec.output_sample_rate, SAMPLE_RATE),
-        "decode_upsample_rate": (codec.decode_upsample_rate, SAMPLES_PER_FRAME),
-        "decoder_config.num_quantizers": (decoder.num_quantizers, CODEBOOKS),
-        "decoder_config.codebook_size": (decoder.codebook_size, talker.code_predictor_config.vocab_size),
-        "decoder_config.upsample_rates times upsampling_ratios": (
-            prod(decoder.upsample_rates) * prod(decoder.upsampling_ratios),
-            SAMPLES_PER_FRAME,
-        ),
-    }
-    for key, (value, wanted) in expected.items():
-        _require(value == wanted, file, key, f"is {value}, not {wanted}")
+    entries, wanted = decoder.codebook_size, talker.code_predictor_config.vocab_size
+    _require(entries == wanted, file, "decoder_config.codebook_size", f"is {entries}, not {wanted}")
+    samples = prod(decoder.upsample_rates) * prod(decoder.upsampling_ratios)
+    key = "decoder_config.upsample_rates times upsampling_ratios"
+    _require(samples == SAMPLES_PER_FRAME, file, key, f"is {samples}, not {SAMPLES_PER_FRAME}")
 
 
 def _check_encoders(file: Path, config: _ConfigFile, codec_file: Path, codec: _CodecFile) -> None:
