@@ -12,7 +12,7 @@ from typing import Self
 
 import zmq
 
-from .messages import Command, Event, decode_commands, decode_event, encode, encode_commands
+from .messages import Command, Event, decode_commands, decode_event, encode_commands, encode_event
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -93,4 +93,4 @@ class WorkerChannel:
 
     def send(self, event: Event) -> None:
         """Queue an event; never waits."""
-        self._socket.send(encode(event), zmq.NOBLOCK)
+        self._socket.send(encode_event(event), zmq.NOBLOCK)

@@ -2,12 +2,12 @@
 
 Event driven: a reader task per replica awaits its socket and puts what arrives on the dispatch queue, which the
 dispatcher awaits. Polling: the dispatcher visits each replica every millisecond; what one visit finds counts as queued.
+Messages of one replica come in the order it sent them, Died as its last. Event loop only.
 """
 
 import asyncio
 import time
 from collections import deque
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ..profiling.monitor import Monitor
@@ -17,22 +17,6 @@ from .workers import DRAIN_S, Died, Replica
 POLL_S = 0.001
 
 Message = tuple[Replica, Event | Died]
-
-
-class Inbox(Protocol):
-    """What the dispatcher takes messages from. Event loop only."""
-
-    def watch(self, replica: Replica) -> None:
-        """Take messages from a replica from now on, until it has died."""
-        ...
-
-    async def next(self) -> Message:
-        """The next message; those of one replica come in the order it sent them, Died as its last."""
-        ...
-
-    def close(self) -> None:
-        """Stop taking messages."""
-        ...
 
 
 class EventDrivenInbox:
@@ -131,3 +115,6 @@ class PollingInbox:
     def close(self) -> None:
         """Visit nobody any more."""
         self._replicas.clear()
+
+
+Inbox = EventDrivenInbox | PollingInbox

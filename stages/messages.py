@@ -4,7 +4,7 @@ One ZeroMQ part is one event, or a list of commands, as msgpack. `key` is the or
 never used twice in the life of a server. Codes travel as int16 [frames, 16], samples as int16, both little-endian.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -130,26 +130,11 @@ StageCommand = Speak | Decode | Abort
 Command = StageCommand | Control | Shutdown
 Event = Ready | Fatal | Frames | Samples | Failed | Profiled | Exposition | Pong
 
-_encoder = msgspec.msgpack.Encoder()
-_commands_decoder = msgspec.msgpack.Decoder(list[Command])
-_event_decoder = msgspec.msgpack.Decoder(Event)
-
-
-def encode(event: Event) -> bytes:
-    """An event as the bytes of one ZeroMQ part. Not thread-safe: each process sends from one thread."""
-    return _encoder.encode(event)
-
-
-def encode_commands(commands: Sequence[Command]) -> bytes:
-    """What the orchestrator has to say to a worker at once, as one part. Event loop only."""
-    return _encoder.encode(commands)
-
-
-def decode_commands(part: bytes) -> list[Command]:
-    """What a worker reads. Raises msgspec.DecodeError on bytes that are no commands."""
-    return _commands_decoder.decode(part)
-
-
-def decode_event(part: bytes) -> Event:
-    """What the orchestrator reads. Raises msgspec.DecodeError on bytes that are no event."""
-    return _event_decoder.decode(part)
+encode_event: Callable[[Event], bytes] = msgspec.msgpack.Encoder().encode
+"""An event as the bytes of one ZeroMQ part. Not thread-safe: each process sends from one thread."""
+encode_commands: Callable[[Sequence[Command]], bytes] = msgspec.msgpack.Encoder().encode
+"""What the orchestrator has to say to a worker at once, as one part. Event loop only."""
+decode_commands = msgspec.msgpack.Decoder(list[Command]).decode
+"""What a worker reads. Raises msgspec.DecodeError on bytes that are no commands."""
+decode_event: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
+"""What the orchestrator reads. Raises msgspec.DecodeError on bytes that are no event."""
