@@ -8,7 +8,6 @@ captured CUDA graph for each batch size; a batch is padded with rows that write 
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -102,38 +101,10 @@ class NewFrames:
     """The text terms of the next inputs."""
 
 
-class Predictor(Protocol):
-    """The arithmetic of a pass: `PlainPredictor` below, or its twin of GPU kernels."""
-
-    @property
-    def weights(self) -> FrameWeights:
-        """What it computes with."""
-        ...
-
-    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        """Of the codes of a codebook, float32 [rows, C].
-
-        Inputs are the predictor's, [rows, positions, predictor hidden]; the last one stands at position `book`. Keys
-        and values of the positions before the first are in `cache`; theirs are written to it.
-        """
-        ...
-
-    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
-        """Draw into `codes[:, book]`, int64 [rows, 16]; returns the inputs [rows, 1, predictor hidden] drawn.
-
-        `top_k` is int32 [rows]; `floats` [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
-        """
-        ...
-
-    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
-        """The codes as int16 [rows, 16]; their embeddings and text terms become the next inputs of int32 slots."""
-        ...
-
-
 class FrameCompleter:
     """Runs the code predictor for a batch and keeps each slot's next input. Nothing in it waits for the device."""
 
-    def __init__(self, predictor: Predictor, slots: int) -> None:
+    def __init__(self, predictor: "PlainPredictor", slots: int) -> None:
         self.weights = weights = predictor.weights
         self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
@@ -215,14 +186,18 @@ class FrameCompleter:
         return self._predictor.finish(codes, slots, text_ids, self.slot_inputs)
 
 
-@dataclass(frozen=True)
 class PlainPredictor:
-    """`Predictor` in PyTorch, on any device."""
+    """The arithmetic of a pass in PyTorch, on any device; `kernels` puts GPU kernels in the place of these methods."""
 
-    weights: FrameWeights
+    def __init__(self, weights: FrameWeights) -> None:
+        self.weights = weights
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        """As `Predictor`."""
+        """Of the codes of a codebook, float32 [rows, C].
+
+        Inputs are the predictor's, [rows, positions, predictor hidden]; the last one stands at position `book`. Keys
+        and values of the positions before the first are in `cache`; theirs are written to it.
+        """
         weights, stop = self.weights, book + 1
         start = stop - inputs.shape[1]
 
@@ -239,12 +214,15 @@ class PlainPredictor:
         return F.linear(states[:, -1], weights.heads[book - 1]).float()
 
     def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
-        """As `Predictor`."""
+        """Draw into `codes[:, book]`, int64 [rows, 16]; returns the inputs [rows, 1, predictor hidden] drawn.
+
+        `top_k` is int32 [rows]; `floats` [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
+        """
         codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
         return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
 
     def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
-        """As `Predictor`."""
+        """The codes as int16 [rows, 16]; their embeddings and text terms become the next inputs of int32 slots."""
         slot_inputs.index_copy_(0, slots.long(), self.weights.embed(text_ids, codes))
         return codes.to(torch.int16)
 

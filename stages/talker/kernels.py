@@ -8,22 +8,21 @@ import triton
 from torch import Tensor
 
 from . import programs
-from .frames import FrameWeights
+from .frames import FrameWeights, PlainPredictor
 from .pass_kernel import PassKernel
 
 _FINISH_COLUMNS = 512
 _DRAW_WARPS = 8
 
 
-class FusedDraws:
-    """What stands between a predictor's passes."""
+class FusedDraws(PlainPredictor):
+    """What stands between a predictor's passes. `codes` must be contiguous."""
 
     def __init__(self, weights: FrameWeights) -> None:
-        self.weights = weights
+        super().__init__(weights)
         self._early = weights.heads.is_cuda
 
     def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
-        """As `frames.Predictor`; `codes` must be contiguous."""
         rows, entries = logits.shape
         table = self.weights.predictor_table
         chosen = table.new_empty(rows, 1, table.shape[1])
@@ -50,7 +49,6 @@ class FusedDraws:
         return chosen
 
     def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
-        """As `frames.Predictor`; `codes` must be contiguous."""
         rows, books = codes.shape
         size = slot_inputs.shape[1]
         block = min(_FINISH_COLUMNS, triton.next_power_of_2(size))
@@ -76,8 +74,11 @@ class FusedDraws:
 
 
 class FusedPredictor(FusedDraws):
-    """`frames.Predictor` for weights that `pass_kernel` takes, on a GPU that it runs on."""
+    """For weights and a GPU that `pass_kernel` takes. Passes use up their inputs, which must be contiguous."""
 
     def __init__(self, weights: FrameWeights) -> None:
         super().__init__(weights)
-        self.logits = PassKernel(weights).logits
+        self._passes = PassKernel(weights)
+
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        return self._passes.logits(inputs, cache, book)

@@ -83,7 +83,7 @@ class PassKernel:
         self._kernel = _loaded(compiled({**sizes, "HIDDEN": _HIDDEN, "LAYERS": len(layers)}))
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        """As `frames.Predictor`. Uses up `inputs`, which must be contiguous."""
+        """As `frames.PlainPredictor`. Uses up `inputs`, which must be contiguous."""
         rows, count, _ = inputs.shape
         tokens = rows * count
         logits = torch.empty(rows, self._entries, device=inputs.device)

@@ -8,7 +8,7 @@ the schedule, and what the device makes is left on the way to pinned memory.
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,13 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
-from ..checkpoint import TextTokens
 from ..types import CODEBOOKS, PromptPlan, Sampling
-from .frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
+from .frames import FrameCompleter, NewFrames, PlainPredictor
 from .kernels import FusedPredictor
 from .pass_kernel import fits, runs_on
+
+if TYPE_CHECKING:
+    from .vllm_model import TalkerForVllm
 
 REQUEST = "duotone_request"
 """Key of `SamplingParams.extra_args` under which a TalkerRequest travels through vLLM, by reference."""
@@ -71,25 +73,11 @@ class TalkerRequest:
         return np.concatenate([prompt[start:stop], np.array(made, np.int32).reshape(-1, 1 + CODEBOOKS)])
 
 
-class FrameModel(Protocol):
-    """What the model state asks of the model besides being a vLLM model."""
-
-    text_tokens: TextTokens
-
-    def take_frame_weights(self) -> FrameWeights:
-        """What completing frames reads; the model keeps none of it."""
-        ...
-
-    def take_sampled_hidden(self) -> torch.Tensor:
-        """The hidden states [rows, hidden_size] whose logits were computed last."""
-        ...
-
-
 class TalkerModelState(DefaultModelState):
     """Knows what stands in vLLM's slots and what each slot's next input is."""
 
     def __init__(
-        self, vllm_config: VllmConfig, model: FrameModel, encoder_cache: EncoderCache | None, device: torch.device
+        self, vllm_config: VllmConfig, model: "TalkerForVllm", encoder_cache: EncoderCache | None, device: torch.device
     ) -> None:
         super().__init__(vllm_config, model, encoder_cache, device)
         self.pad_id = model.text_tokens.tts_pad_token_id
@@ -102,10 +90,9 @@ class TalkerModelState(DefaultModelState):
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
-        on_gpu = device.type == "cuda"
         predictor = FusedPredictor(weights) if runs_on(device) and fits(weights) else PlainPredictor(weights)
         self.frames = FrameCompleter(predictor, self.max_num_reqs)
-        if on_gpu and not self.model_config.enforce_eager:
+        if device.type == "cuda" and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes
             self.frames.capture({size for size in sizes if size < self.max_num_reqs} | {self.max_num_reqs})
 

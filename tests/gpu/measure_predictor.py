@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from duotone.stages.architecture import TalkerConfig
-from duotone.stages.talker.frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor, Predictor
+from duotone.stages.talker.frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
 from duotone.stages.talker.kernels import FusedPredictor
 from duotone.stages.talker.model import Talker
 from duotone.stages.types import CODEBOOKS, Sampling
@@ -48,7 +48,7 @@ def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
     )
 
 
-def graph_ms(predictor: Predictor, rows: int) -> tuple[float, torch.cuda.CUDAGraph]:
+def graph_ms(predictor: PlainPredictor, rows: int) -> tuple[float, torch.cuda.CUDAGraph]:
     """Time of completing `rows` frames in a captured graph, the median, and the graph."""
     completer = FrameCompleter(predictor, rows)
     for slot in range(rows):
@@ -74,7 +74,7 @@ def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
     return statistics.median(start.elapsed_time(end) for start, end in itertools.pairwise(events))
 
 
-def errors(weights: FrameWeights, predictors: dict[str, Predictor], rows: int) -> None:
+def errors(weights: FrameWeights, predictors: dict[str, PlainPredictor], rows: int) -> None:
     """Print the logits' error against float64, root mean square over root mean square, given the same codes."""
     exact = PlainPredictor(in_float64(weights))
     codes = torch.randint(0, weights.heads.shape[1], (CODEBOOKS, rows), device="cuda")
