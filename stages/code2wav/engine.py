@@ -88,12 +88,12 @@ class Code2WavEngine(Engine):
         assert isinstance(command, Decode)
         try:
             codes = self._read_codes(command.codes)
-            stream = self._streams.get(command.key) or self._open_stream(command.key, command.deadline_s)
-            if stream.last:
-                raise RequestError(f"stream {command.key} has been closed by its last frames already")
         except RequestError:
             self._close_stream(command.key)
             raise
+        stream = self._streams.get(command.key)
+        if stream is None:
+            stream = self._streams[command.key] = Stream(command.key, self._free_slots.pop(), command.deadline_s)
         stream.pending = np.concatenate((stream.pending, codes))
         stream.deadline_s, stream.last = command.deadline_s, command.last
 
@@ -167,13 +167,6 @@ class Code2WavEngine(Engine):
         if outside.any():
             raise RequestError(f"code {frames[outside][0]} is not in 0 … {self.codebook_size - 1}", "codes")
         return frames
-
-    def _open_stream(self, key: int, deadline_s: float) -> Stream:
-        if not self._free_slots:
-            raise RequestError(f"all {self.slots} slots of Code2Wav are taken")
-        stream = Stream(key, self._free_slots.pop(), deadline_s)
-        self._streams[key] = stream
-        return stream
 
     def _close_stream(self, key: int) -> None:
         """Unknown keys are ignored: an end and an abort may cross."""

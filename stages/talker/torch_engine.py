@@ -16,7 +16,6 @@ from torch.profiler import record_function
 
 from ..checkpoint import Checkpoint
 from ..engine import Engine
-from ..errors import RequestError
 from ..messages import Abort, Ended, Failed, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
@@ -39,7 +38,6 @@ class Stream:
     sampling: Sampling
     position: int
     """Where the next input stands."""
-    frame_limit: int
     trailing_text: tuple[Tensor, ...]
     """Text terms of the first frames, each [hidden]."""
     noise: Noise
@@ -81,13 +79,12 @@ class TorchTalkerEngine(Engine):
         """Build, load, allocate, warm up. Raises CheckpointError."""
         torch.set_num_threads(options.threads)
         self.slots = options.slots
-        self._max_positions = options.max_positions
         self._device = torch.device(options.device)
         dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
         config, tokens = checkpoint.talker, checkpoint.text_tokens
         with torch.inference_mode():
             self._weights = weights = TalkerWeights.load(checkpoint, self._device, dtype)
-            self._backbone = BackboneRunner(config, weights, self.slots, self._max_positions)
+            self._backbone = BackboneRunner(config, weights, self.slots, options.max_positions)
             self._frames = FrameRunner(config.code_predictor_config, weights, self.slots)
             self._pad_text = weights.embed_text([tokens.tts_pad_token_id])[0]
             self._seen = torch.zeros(self.slots, weights.eos_row + 1, dtype=torch.bool, device=self._device)
@@ -100,17 +97,12 @@ class TorchTalkerEngine(Engine):
         self._warm_up(tokens.tts_pad_token_id)
 
     def accept(self, command: StageCommand) -> None:
-        """Take a Speak or an Abort. Raises RequestError for a prompt that leaves a frame no room."""
+        """Take an Abort, or a Speak whose prompt and frames have room: the orchestrator sends no other."""
         if isinstance(command, Abort):
             self._waiting = deque(speak for speak in self._waiting if speak.key not in command.keys)
             self._retire(set(command.keys))
             return
         assert isinstance(command, Speak)  # Decode is for the other stage
-        positions = command.plan.positions
-        if positions >= self._max_positions:
-            raise RequestError(
-                f"the text takes {positions} positions of the {self._max_positions} that a request may hold", "input"
-            )
         self._waiting.append(command)
 
     def has_work(self) -> bool:
@@ -144,7 +136,7 @@ class TorchTalkerEngine(Engine):
             hidden, first_codes, uniform_rows = hidden[going_on], first_codes[going_on], uniform_rows[going_on]
         keys = [stream.key for stream in self._batch.streams]
         codes = self._complete_frames(hidden, first_codes, uniform_rows) if keys else b""
-        at_limit = [stream.key for stream in self._batch.streams if stream.frames == stream.frame_limit]
+        at_limit = [stream.key for stream in self._batch.streams if stream.frames == stream.sampling.max_new_frames]
         self._retire(set(at_limit))
         ended += [Ended(key, "length") for key in at_limit]
         return Frames(keys, codes, ended, batch=batch_rows, step_s=time.perf_counter() - started_s)
@@ -182,7 +174,6 @@ class TorchTalkerEngine(Engine):
             slot=self._free_slots.pop(),
             sampling=sampling,
             position=plan.positions,
-            frame_limit=min(sampling.max_new_frames, self._max_positions - plan.positions),
             trailing_text=self._weights.embed_text(plan.trailing_text_ids).unbind(),
             noise=Noise(sampling.seed),
         )

@@ -28,7 +28,6 @@ from ...profiling.profiler import CudaProfiler, Profiler, vllm_profiler_config
 from ..architecture import TalkerConfig
 from ..checkpoint import Checkpoint
 from ..engine import Engine
-from ..errors import RequestError
 from ..messages import Abort, Ended, Frames, Speak, StageCommand
 from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
@@ -61,7 +60,6 @@ class VllmTalkerEngine(Engine):
         register()
         config = engine_args(checkpoint, options).create_engine_config()
         self.slots = options.slots
-        self._max_positions = options.max_positions
         self._pad_id, self._eos_id = checkpoint.talker.codec_pad_id, checkpoint.talker.codec_eos_token_id
         self._requests: dict[str, TalkerRequest] = {}
         self._joined = False
@@ -74,16 +72,11 @@ class VllmTalkerEngine(Engine):
         gc.freeze()  # vLLM leaves a million objects behind, which no later collection need visit
 
     def accept(self, command: StageCommand) -> None:
-        """Hand a request to vLLM, or take some back. Raises RequestError for a prompt that leaves a frame no room."""
+        """Hand a request to vLLM, or take some back. The orchestrator sends none without room for all its frames."""
         if isinstance(command, Abort):
             self._core.abort_requests([str(key) for key in command.keys if self._requests.pop(str(key), None)])
             return
         assert isinstance(command, Speak)
-        if command.plan.positions >= self._max_positions:
-            raise RequestError(
-                f"the text takes {command.plan.positions} positions of the {self._max_positions} that a request has",
-                "input",
-            )
         request = TalkerRequest(command.key, command.plan, command.sampling)
         self._requests[str(command.key)] = request
         self._core.add_request(self._core_request(request))
@@ -149,15 +142,14 @@ class VllmTalkerEngine(Engine):
 
     def _parameters(self, request: TalkerRequest) -> SamplingParams:
         sampling = request.sampling
-        room = self._max_positions - request.plan.positions
         return SamplingParams(
             seed=sampling.seed & _SEED_MASK,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             repetition_penalty=sampling.repetition_penalty,
-            min_tokens=min(sampling.min_new_frames, sampling.max_new_frames, room),
-            max_tokens=min(sampling.max_new_frames, room),
+            min_tokens=min(sampling.min_new_frames, sampling.max_new_frames),
+            max_tokens=sampling.max_new_frames,
             stop_token_ids=[self._eos_id],  # without a tokenizer vLLM knows no eos of its own
             detokenize=False,
             extra_args={REQUEST: request},
@@ -209,7 +201,8 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         enable_prompt_embeds=True,  # else the runner never asks for input embeddings
         enable_prefix_caching=False,  # all prompts of a length look alike to it
         dtype=options.dtype,
-        attention_backend="TRITON_ATTN" if _needs_triton_attention(options) else None,
+        # FlashAttention, vLLM's choice, has no float32.
+        attention_backend="TRITON_ATTN" if (options.device, options.dtype) == ("cuda", "float32") else None,
         max_num_seqs=options.slots,
         max_model_len=options.max_positions,
         max_num_batched_tokens=vllm.max_num_batched_tokens,
@@ -240,8 +233,3 @@ def _profiler_config(options: TalkerOptions) -> ProfilerConfig:
     """vLLM's, for the CUDA profiler alone."""
     ours = options.profiler_config
     return ProfilerConfig() if ours is None or ours.profiler == "torch" else vllm_profiler_config(ours)
-
-
-def _needs_triton_attention(options: TalkerOptions) -> bool:
-    """FlashAttention, vLLM's choice, has no float32."""
-    return options.device == "cuda" and options.dtype == "float32"

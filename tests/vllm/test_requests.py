@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from duotone.stages.checkpoint import read_checkpoint
-from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Speak
 from duotone.stages.pipeline import TalkerOptions
 from duotone.stages.talker.torch_engine import TorchTalkerEngine
@@ -133,14 +132,6 @@ def test_nothing_is_kept_of_requests_that_are_over(pieces):
     assert len(kept) == len(requests)
     assert [reference() for reference in kept if reference() is not None] == []
     assert not pieces._requests
-
-
-def test_a_prompt_that_leaves_no_room_for_a_frame_is_refused(pieces):
-    plan = replace_rows(LONG_CASE.plan, 256)
-    with pytest.raises(RequestError, match="256 positions") as refusal:
-        pieces.accept(Speak(0, plan, GREEDY))
-    assert refusal.value.param == "input"
-    assert not pieces.has_work()
 
 
 def replace_rows(plan, count):

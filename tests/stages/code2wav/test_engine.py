@@ -224,24 +224,6 @@ def test_bad_codes_close_their_stream_and_no_other(start, codes, told):
     assert_heard(ear.heard[4], SHORT)
 
 
-def test_stream_without_a_free_slot_is_refused_and_the_others_go_on(start):
-    ear = Ear(start(slots=1))
-    ear.engine.accept(decode(1, SHORT.codes))
-    refuse(ear.engine, decode(2, SHORT.codes), "all 1 slots")
-    ear.engine.accept(decode(1, [], last=True))
-    ear.run()
-    assert_heard(ear.heard[1], SHORT)
-    ear.engine.accept(decode(3, SHORT.codes, last=True))
-    assert_heard(ear.run().heard[3], SHORT)
-
-
-def test_frames_after_the_last_are_refused(start):
-    engine = start()
-    engine.accept(decode(1, SHORT.codes, last=True))
-    refuse(engine, decode(1, SHORT.codes), "closed")
-    assert not engine.has_work()
-
-
 def test_engine_without_streams_has_no_work_and_says_nothing(start):
     engine = start()
     assert not engine.has_work()

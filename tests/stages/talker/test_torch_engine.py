@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Ended, Failed, Speak
 from duotone.stages.pipeline import TalkerOptions
 from duotone.stages.talker.prompt import build_plan
@@ -239,32 +238,6 @@ def test_maximum_of_frames_ends_with_the_last_one(engine, golden_speak, frames):
     assert np.array_equal(answers.codes(0), reference_codes(CUSTOM_VOICE[0])[:frames])
     assert answers.events[-1].keys == [0]
     assert answers.events[-1].ended == [Ended(0, "length")]
-
-
-def test_frames_end_where_the_positions_do(custom_voice, golden_speak):
-    engine = TorchTalkerEngine(custom_voice, options(max_positions=64))
-    case = CUSTOM_VOICE[0]
-    speak = golden_speak(0, case, max_new_frames=1000, min_new_frames=50)
-    room = 64 - speak.plan.positions
-    answers = drive(engine, [(0, speak)])
-    assert len(answers.codes(0)) == room
-    assert answers.reasons == {0: "length"}
-    assert np.array_equal(answers.codes(0)[:MAX_FRAMES], reference_codes(case))
-
-
-@pytest.mark.parametrize(("positions", "fits"), [(63, True), (64, False), (200, False)])
-def test_prompt_that_leaves_no_room_is_refused(custom_voice, positions, fits):
-    engine = TorchTalkerEngine(custom_voice, options(max_positions=64))
-    rows = np.full((positions, 17), NO_CODE, "<i4")
-    rows[:, 0] = 5
-    speak = Speak(0, PromptPlan(rows.tobytes()), Sampling(seed=0, min_new_frames=2))
-    if fits:
-        assert len(drive(engine, [(0, speak)]).codes(0)) == 1
-        return
-    with pytest.raises(RequestError, match=f"takes {positions} positions of the 64 ") as refused:
-        engine.accept(speak)
-    assert refused.value.param == "input"
-    assert not engine.has_work()
 
 
 def test_x_vector_stands_in_for_a_speakers_embedding(engine, custom_voice, golden_speak):
