@@ -17,19 +17,15 @@ class Engine(Protocol):
 
     def accept(self, command: StageCommand) -> None:
         """Take a command of this stage, computing nothing. Raises RequestError for a request it cannot serve."""
-        ...
 
     def has_work(self) -> bool:
         """Whether `step` would compute something."""
-        ...
 
     def step(self) -> Event | None:
         """Do one batch of work and return what it made, None if there is nothing to say."""
-        ...
 
     def close(self) -> None:
         """Give the device back. Called once, at the end of the loop."""
-        ...
 
     def own_profiler(self, options: ProfilerOptions) -> "Profiler | None":
         """The engine's own way to profile it; None where the worker's profilers serve."""

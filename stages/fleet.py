@@ -90,6 +90,6 @@ class Fleet:
 
         def fitness(pair: tuple[Replica, Replica]) -> tuple[bool, int, int]:
             free_slots = sorted(replica.free_slots for replica in pair)
-            return pair[0].device == pair[1].device, free_slots[0], free_slots[1]
+            return pair[0].spec.device == pair[1].spec.device, free_slots[0], free_slots[1]
 
         return max(itertools.product(talkers, decoders), key=fitness, default=None)

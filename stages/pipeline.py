@@ -138,16 +138,10 @@ class WorkerSpec(Options):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A registered pipeline and the defaults that are its own."""
+    """A registered pipeline's own defaults."""
 
-    name: str
-    event_driven: bool
-    """Whether the event-driven loop has been validated for it; polling otherwise."""
-
-    @property
-    def orchestration(self) -> Orchestration:
-        """The loop that runs where the settings do not choose one."""
-        return "event_driven" if self.event_driven else "polling"
+    orchestration: Orchestration = "polling"
+    """The loop that runs where the settings do not choose one; event driven once that has been validated."""
 
 
-PIPELINES = {"qwen3_tts": Pipeline("qwen3_tts", event_driven=True)}
+PIPELINES = {"qwen3_tts": Pipeline(orchestration="event_driven")}

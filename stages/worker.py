@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .channel import WorkerChannel
-from .checkpoint import Checkpoint, read_checkpoint
+from .checkpoint import read_checkpoint
 from .engine import Engine
 from .errors import ConfigurationError, DuotoneError, RequestError
 from .messages import (
@@ -46,22 +46,18 @@ def build_engine(spec: WorkerSpec) -> Engine:
 
     checkpoint = read_checkpoint(spec.checkpoint)
     with claimed(spec.device):
-        return _build_engine(spec, checkpoint)
+        if spec.code2wav is not None:
+            from .code2wav.engine import Code2WavEngine
 
+            return Code2WavEngine(checkpoint, spec.code2wav)
+        assert spec.talker is not None
+        if spec.talker.engine == "vllm":
+            from .talker.vllm_start import start_vllm_talker
 
-def _build_engine(spec: WorkerSpec, checkpoint: Checkpoint) -> Engine:
-    if spec.code2wav is not None:
-        from .code2wav.engine import Code2WavEngine
+            return start_vllm_talker(checkpoint, spec.talker)
+        from .talker.torch_engine import TorchTalkerEngine
 
-        return Code2WavEngine(checkpoint, spec.code2wav)
-    assert spec.talker is not None
-    if spec.talker.engine == "vllm":
-        from .talker.vllm_start import start_vllm_talker
-
-        return start_vllm_talker(checkpoint, spec.talker)
-    from .talker.torch_engine import TorchTalkerEngine
-
-    return TorchTalkerEngine(checkpoint, spec.talker)
+        return TorchTalkerEngine(checkpoint, spec.talker)
 
 
 def build_profiler(spec: WorkerSpec, engine: Engine) -> "Profiler | None":

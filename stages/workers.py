@@ -52,11 +52,6 @@ class Replica:
         return f"{self.spec.stage}-{self.spec.replica}"
 
     @property
-    def device(self) -> str:
-        """The device that it computes on."""
-        return self.spec.device
-
-    @property
     def alive(self) -> bool:
         """Whether it works: from its process's end on it gets no request, though its last words are still to come."""
         return self.process.returncode is None and not self.stopping

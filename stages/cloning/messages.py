@@ -4,6 +4,7 @@ A question is the bytes of a recording, an answer one of the structs here; eithe
 """
 
 import struct
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -46,7 +47,7 @@ class Recording(msgspec.Struct, tag=True, frozen=True):
 Answer = Ready | Refusal | Recording
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+decode: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
 def framed(part: bytes) -> bytes:
@@ -56,7 +57,3 @@ def framed(part: bytes) -> bytes:
 
 def encode(answer: Answer) -> bytes:
     return framed(_encoder.encode(answer))
-
-
-def decode(part: bytes) -> Answer:
-    return _decoder.decode(part)

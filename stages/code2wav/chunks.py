@@ -38,18 +38,15 @@ class ChunkDecoder(Protocol):
         At least one of the first stream's, at most `most_frames` in all. The listeners of the first `urgent` streams
         have nothing to hear soon.
         """
-        ...
 
     def launch(self, slots: list[int], positions: list[int], codes: list[Codes]) -> None:
         """Begin to decode some frames of each of some streams, as chosen; those at position 0 begin in silence.
 
         `positions`: the frames that each stream has had.
         """
-        ...
 
     def read(self) -> Pcm:
         """The samples of the oldest launch that was not read, once they are there; valid until the next call."""
-        ...
 
 
 def to_int16(samples: Tensor) -> Tensor:

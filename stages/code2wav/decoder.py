@@ -45,11 +45,7 @@ class CodecDecoder(nn.Module):
         `state` None: whole sequences that begin in silence. Else the streams go on from it, and it moves on in place:
         the samples are those of the whole sequence, to rounding, however it is cut.
         """
-        return self.synthesize(self.quantizer(codes), state)
-
-    def synthesize(self, quantized: Tensor, state: State | None = None) -> Tensor:
-        """What follows the quantizer: [streams, codebook_dim, frames] → [streams, frames · 1920]."""
-        hidden = self.pre_conv(quantized, state)
+        hidden = self.pre_conv(self.quantizer(codes), state)
         hidden = self.pre_transformer(hidden.transpose(1, 2), state).transpose(1, 2)
         for stage in self.upsample:
             for layer in stage.children():

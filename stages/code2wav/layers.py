@@ -42,7 +42,6 @@ class Freezable(Protocol):
 
     def frozen(self) -> nn.Module:
         """The form for decoding, in the dtype and on the device of the weights."""
-        ...
 
 
 def freeze(module: nn.Module) -> None:

@@ -22,22 +22,6 @@ class Codebook(nn.Module):
         return self.embedding_sum / self.cluster_usage.clamp(min=USAGE_FLOOR).unsqueeze(1)
 
 
-class _Layer(nn.Module):
-    """Exists for its name in the published files."""
-
-    def __init__(self, entries: int, width: int) -> None:
-        super().__init__()
-        self._codebook = Codebook(entries, width)
-
-
-class _Layers(nn.Module):
-    """Exists for its name in the published files."""
-
-    def __init__(self, books: int, entries: int, width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(_Layer(entries, width) for _ in range(books))
-
-
 class ResidualQuantizer(nn.Module):
     """Some codebooks whose rows are added and projected. `input_proj` serves encoding alone."""
 
@@ -46,7 +30,8 @@ class ResidualQuantizer(nn.Module):
         width = config.codebook_dim // 2
         self.input_proj = nn.Conv1d(config.codebook_dim, width, 1, bias=False)
         self.output_proj = nn.Conv1d(width, config.codebook_dim, 1, bias=False)
-        self.vq = _Layers(books, config.codebook_size, width)
+        layers = (nn.ModuleDict({"_codebook": Codebook(config.codebook_size, width)}) for _ in range(books))
+        self.vq = nn.ModuleDict({"layers": nn.ModuleList(layers)})
 
     def codebooks(self) -> list[Codebook]:
         """In the order of the codes."""

@@ -122,15 +122,6 @@ class SelfAttention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(head_dim, config.rms_norm_eps)
 
-    def fused_qkv(self) -> Tensor:
-        """[(heads + 2 · kv_heads) · head_dim, hidden]."""
-        return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
-
-    def fused_qk_norm(self) -> Tensor:
-        """[heads + kv_heads, head_dim]."""
-        norms = (self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1))
-        return torch.cat(norms)
-
 
 class Mlp(nn.Module):
     """The parameters of one layer's SwiGLU."""
@@ -154,12 +145,14 @@ class DecoderLayer(nn.Module):
 
     def weights(self) -> LayerWeights:
         """The layer as the arithmetic reads it; gradients flow back to the parameters."""
+        it = self.self_attn
+        norms = (it.q_norm.weight.expand(it.heads, -1), it.k_norm.weight.expand(it.kv_heads, -1))
         return LayerWeights(
-            heads=self.self_attn.heads,
+            heads=it.heads,
             input_norm=self.input_layernorm.weight,
-            qkv=self.self_attn.fused_qkv(),
-            qk_norm=self.self_attn.fused_qk_norm(),
-            output=self.self_attn.o_proj.weight,
+            qkv=torch.cat((it.q_proj.weight, it.k_proj.weight, it.v_proj.weight)),
+            qk_norm=torch.cat(norms),
+            output=it.o_proj.weight,
             post_norm=self.post_attention_layernorm.weight,
             gate_up=torch.cat((self.mlp.gate_proj.weight, self.mlp.up_proj.weight)),
             down=self.mlp.down_proj.weight,

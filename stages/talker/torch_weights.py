@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checkpoint import Checkpoint
 from ..types import CODEBOOKS, NO_CODE, PromptPlan
-from .decoder import DecoderWeights, LayerWeights, Linear, Rope
+from .decoder import DecoderWeights, Linear, Rope
 from .model import Talker, TextProjection, code_offsets
 from .sampling import drawable_ids
 
@@ -133,14 +133,14 @@ class TalkerWeights:
 
 def _arranged(weights: DecoderWeights, arrange: Callable[[Tensor], Tensor]) -> DecoderWeights:
     """The same decoder with its matrices in another layout."""
-    return replace(weights, layers=tuple(_arranged_layer(layer, arrange) for layer in weights.layers))
-
-
-def _arranged_layer(layer: LayerWeights, arrange: Callable[[Tensor], Tensor]) -> LayerWeights:
-    return replace(
-        layer,
-        qkv=arrange(layer.qkv),
-        output=arrange(layer.output),
-        gate_up=arrange(layer.gate_up),
-        down=arrange(layer.down),
+    layers = (
+        replace(
+            layer,
+            qkv=arrange(layer.qkv),
+            output=arrange(layer.output),
+            gate_up=arrange(layer.gate_up),
+            down=arrange(layer.down),
+        )
+        for layer in weights.layers
     )
+    return replace(weights, layers=tuple(layers))

@@ -23,12 +23,11 @@ from ..checkpoint import read_checkpoint
 from .code_predictor import CodePredictor
 from .frames import FrameWeights
 from .model import TextProjection
+from .sampling import drawable_ids
 from .vllm_state import TalkerModelState
 
 ARCHITECTURE = "DuotoneTalker"
 CONFIG_FORMAT = "duotone"
-CONTROL_IDS = 1024
-"""The last ids of the codec vocabulary are for prompts; of these only eos may be sampled."""
 SMALLEST_HEAD = 32
 """vLLM's attention kernels take no smaller heads; such are spread over larger ones."""
 MAX_POSITIONS = 32_768
@@ -41,14 +40,7 @@ class TalkerConfigParser(ConfigParserBase):
     Plain RoPE: the published `rope_scaling` names an mrope whose rows are all equal, for which vLLM would demand more.
     """
 
-    def parse(
-        self,
-        model: str | Path,
-        trust_remote_code: bool,
-        revision: str | None = None,
-        code_revision: str | None = None,
-        **kwargs: object,
-    ) -> tuple[dict[str, object], PretrainedConfig]:
+    def parse(self, model: str | Path, *_: object, **__: object) -> tuple[dict[str, object], PretrainedConfig]:
         """The configuration as a dictionary and as an object. Raises CheckpointError."""
         talker = read_checkpoint(Path(model)).talker
         config = Qwen3Config(
@@ -141,8 +133,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
 
 def _never_sampled(config: TalkerConfig) -> torch.Tensor:
     """Bool [vocab_size]: the control ids but eos, which no frame may begin with."""
-    ids = torch.arange(config.vocab_size)
-    return (ids >= config.vocab_size - CONTROL_IDS) & (ids != config.codec_eos_token_id)
+    return torch.ones(config.vocab_size, dtype=torch.bool).index_fill(0, drawable_ids(config), False)
 
 
 def head_factor(config: TalkerConfig) -> int:

@@ -69,5 +69,5 @@ async def test_a_replacement_comes_to_the_device_of_the_dead(fleet, monkeypatch)
     two = await fleet(["cuda:0", "cuda:1"], ["cuda:1"])
     dead = two.replicas("talker")[1]
     replacement = await two.replace(dead)
-    assert (replacement.name, replacement.device) == ("talker-1", "cuda:1")
+    assert (replacement.name, replacement.spec.device) == ("talker-1", "cuda:1")
     assert two.replicas("talker")[1] is replacement
