@@ -20,7 +20,6 @@ from .weights import WeightIndex
 
 Kind = Literal["custom_voice", "voice_design", "base"]
 
-CODEC_TYPE = "qwen3_tts_tokenizer_12hz"
 CODEC_FOLDER = "speech_tokenizer"
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 HUB_PATTERNS = ["*.json", "*.txt", "*.safetensors"]
@@ -102,8 +101,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     config_file, codec_file = directory / "config.json", directory / CODEC_FOLDER / "config.json"
     model_type = _decode(config_file, _ModelType).model_type
     _require(model_type in PIPELINES, config_file, "model_type", f"is {model_type!r}, not one of {sorted(PIPELINES)}")
-    codec_type = _decode(codec_file, _ModelType).model_type
-    _require(codec_type == CODEC_TYPE, codec_file, "model_type", f"is {codec_type!r}, not {CODEC_TYPE!r}")
     config, codec_config = _decode(config_file, _ConfigFile), _decode(codec_file, _CodecFile)
     text_tokens = _decode(config_file, TextTokens)
     _check_talker(config_file, config.talker_config, text_tokens)
@@ -141,6 +138,7 @@ class _ConfigFile(msgspec.Struct):
 
 
 class _CodecFile(msgspec.Struct):
+    model_type: Literal["qwen3_tts_tokenizer_12hz"]
     decoder_config: CodecConfig
     output_sample_rate: Literal[24000]
     decode_upsample_rate: Literal[1920]

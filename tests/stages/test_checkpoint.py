@@ -141,7 +141,7 @@ def test_file_that_is_no_json(directory, name):
     [
         ("config.json", "model_type", "qwen3_omni", "model_type is 'qwen3_omni'"),
         ("config.json", "model_type", ..., "`model_type`"),
-        (CODEC, "model_type", "mimi", "model_type is 'mimi'"),
+        (CODEC, "model_type", "mimi", "value 'mimi' - at `$.model_type`"),
         ("config.json", "tts_model_type", "singing", "$.tts_model_type"),
         ("config.json", "tts_model_size", ..., "`tts_model_size`"),
         ("config.json", "tokenizer_type", "qwen3_tts_tokenizer_25hz", "$.tokenizer_type"),
