@@ -1,6 +1,5 @@
 """Engines on golden checkpoints, golden cases as requests, and driving the one with the other."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +14,13 @@ from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.engine import Engine
 from duotone.stages.messages import Frames, Speak
 from duotone.stages.pipeline import TalkerOptions, VllmOptions
-from duotone.stages.talker.prompt import Reference, Transcript, build_plan
+from duotone.stages.talker.prompt import Reference, Transcript
 from duotone.stages.talker.tokenizer import Tokenizer
 from duotone.stages.talker.vllm_start import start_vllm_talker
 from duotone.stages.types import PromptPlan, Sampling
 
-GREEDY = Sampling(seed=0, temperature=0.0, subtalker_temperature=0.0, repetition_penalty=1.0, max_new_frames=23)
+from ..golden_outputs import GOLDEN, GREEDY, Spoken, spoken_cases
+
 Codes = npt.NDArray[np.int16]
 
 
@@ -52,38 +52,20 @@ def golden_cases(kind: Path) -> list[GoldenCase]:
     """The text cases of a folder under tests/golden."""
     checkpoint = read_checkpoint(kind / "checkpoint")
     tokenizer = Tokenizer(checkpoint)
-    cases = []
-    for case in json.loads((kind / "cases.json").read_text())["cases"]:
-        if "text" not in case:
-            continue
-        plan = build_plan(
-            checkpoint,
-            tokenizer,
-            case["text"],
-            language=case["language"].lower(),
-            speaker=case["speaker"].lower() if "speaker" in case else None,
-            instruction=case.get("instruct"),
-            non_streaming=case["non_streaming_mode"],
-            reference=reference(kind, case) if checkpoint.clones else None,
+    return [
+        GoldenCase(
+            case.plan(checkpoint, tokenizer, reference(case) if checkpoint.clones else None), case.sampling, case.codes
         )
-        sampling = Sampling(
-            seed=0,
-            temperature=0.0,
-            subtalker_temperature=0.0,
-            repetition_penalty=case["repetition_penalty"],
-            max_new_frames=23,
-        )
-        with np.load(kind / f"{case['name']}.npz") as arrays:
-            cases.append(GoldenCase(plan, sampling, arrays["codes"].astype(np.int16)))
-    return cases
+        for case in spoken_cases(kind.name)
+    ]
 
 
-def reference(kind: Path, case: dict[str, Any]) -> Reference:
+def reference(case: Spoken) -> Reference:
     """The recording of a `base` case, as the reference's encoders made it."""
-    number = case["ref_audio"].removeprefix("ref_").removesuffix(".npy")
-    with np.load(kind / "references.npz") as heard:
-        transcript = Transcript(case["ref_text"], heard[f"codes_{number}"])
-        return Reference(heard[f"x_vector_{number}"], None if case["x_vector_only"] else transcript)
+    number = case.ref_audio.removeprefix("ref_").removesuffix(".npy")
+    with np.load(GOLDEN / "base" / "references.npz") as heard:
+        transcript = Transcript(case.ref_text, heard[f"codes_{number}"])
+        return Reference(heard[f"x_vector_{number}"], None if case.x_vector_only else transcript)
 
 
 @dataclass

@@ -1,9 +1,5 @@
 """Cloning gives what the reference gives, from the recording to the waveform."""
 
-import json
-from dataclasses import dataclass
-
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,34 +10,17 @@ from duotone.stages.cloning.speaker_encoder import SpeakerEncoder, log_mel, mel_
 from duotone.stages.code2wav.decoder import load_decoder
 from duotone.stages.messages import Speak
 from duotone.stages.pipeline import TalkerOptions
-from duotone.stages.talker.prompt import Reference, Transcript, build_plan
+from duotone.stages.talker.prompt import Reference, Transcript
 from duotone.stages.talker.tokenizer import Tokenizer
 from duotone.stages.talker.torch_engine import TorchTalkerEngine
-from duotone.stages.types import SAMPLES_PER_FRAME, Sampling
+from duotone.stages.types import SAMPLES_PER_FRAME
 
-from ...golden_outputs import GOLDEN, recording
+from ...golden_outputs import GOLDEN, Spoken, recording, spoken_cases
 from ..talker.driving import alone
 from .recordings import stored
 
 FOLDER = GOLDEN / "base"
-GREEDY = Sampling(seed=0, temperature=0.0, subtalker_temperature=0.0, repetition_penalty=1.0, max_new_frames=23)
-
-
-@dataclass(frozen=True)
-class Golden:
-    """A case of cases.json."""
-
-    name: str
-    text: str
-    language: str
-    non_streaming_mode: bool
-    repetition_penalty: float
-    ref_audio: str
-    ref_text: str
-    x_vector_only: bool
-
-
-CASES = msgspec.convert(json.loads((FOLDER / "cases.json").read_text())["cases"], list[Golden])
+CASES = spoken_cases("base")
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +32,10 @@ def talker(base):
 def speak(base, encoders):
     tokenizer = Tokenizer(base)
 
-    def speak(case: Golden) -> Speak:
+    def speak(case: Spoken) -> Speak:
         heard = encoders.listen(stored(recording(case.ref_audio)), 30)
         transcript = None if case.x_vector_only else Transcript(case.ref_text, heard.frames())
-        plan = build_plan(
-            base,
-            tokenizer,
-            case.text,
-            language=case.language.lower(),
-            non_streaming=case.non_streaming_mode,
-            reference=Reference(heard.vector(), transcript),
-        )
-        return Speak(1, plan, msgspec.structs.replace(GREEDY, repetition_penalty=case.repetition_penalty))
+        return Speak(1, case.plan(base, tokenizer, Reference(heard.vector(), transcript)), case.sampling)
 
     return speak
 
@@ -79,8 +50,7 @@ def test_frames_are_the_references_and_the_x_vector_is_to_rounding(encoders, num
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_greedy_codes_of_a_cloned_voice_are_the_references(talker, speak, case):
-    with np.load(FOLDER / f"{case.name}.npz") as arrays:
-        assert np.array_equal(alone(talker, speak(case)), arrays["codes"])
+    assert np.array_equal(alone(talker, speak(case)), case.codes)
 
 
 @pytest.mark.parametrize("name", ["base_00", "base_02", "base_05"])

@@ -1,8 +1,6 @@
 """The engine gives the reference's codes, and every request its own, whatever else runs."""
 
-import json
 import random
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -18,41 +16,17 @@ from duotone.stages.talker.torch_runner import BackboneRunner, FrameRunner
 from duotone.stages.talker.torch_weights import TalkerWeights
 from duotone.stages.types import NO_CODE, PromptPlan, Sampling
 
-from ...golden_outputs import GOLDEN
+from ...golden_outputs import spoken_cases
 from .driving import Answers, alone, drive
 
 SLOTS = 8
 MAX_POSITIONS = 128
 MAX_FRAMES = 23  # the reference's 24 new tokens
-GREEDY = Sampling(seed=0, temperature=0.0, repetition_penalty=1.0, max_new_frames=MAX_FRAMES)
 
 
-@dataclass(frozen=True)
-class Golden:
-    """A case of cases.json."""
-
-    name: str
-    text: str
-    language: str
-    non_streaming_mode: bool
-    repetition_penalty: float
-    speaker: str | None = None
-    instruct: str | None = None
-
-
-def golden_cases(kind):
-    cases = json.loads((GOLDEN / kind / "cases.json").read_text())["cases"]
-    return [msgspec.convert(case, Golden) for case in cases if "text" in case]
-
-
-CUSTOM_VOICE, VOICE_DESIGN = golden_cases("custom_voice"), golden_cases("voice_design")
+CUSTOM_VOICE, VOICE_DESIGN = spoken_cases("custom_voice"), spoken_cases("voice_design")
 STOPPING = CUSTOM_VOICE[13]
 """The one case that the model ends itself, after 8 frames."""
-
-
-def reference_codes(case):
-    with np.load(GOLDEN / case.name[:-3] / f"{case.name}.npz") as arrays:
-        return arrays["codes"].astype(np.int64)
 
 
 def options(**changes):
@@ -74,17 +48,8 @@ def golden_speak(custom_voice, voice_design, tokenizer):
     """`golden_speak(key, case, …)`: the case as a greedy request; sampling parameters can be changed."""
 
     def speak(key, case, **changes):
-        plan = build_plan(
-            custom_voice if case.instruct is None else voice_design,
-            tokenizer,
-            case.text,
-            language=case.language.lower(),
-            speaker=case.speaker and case.speaker.lower(),
-            instruction=case.instruct,
-            non_streaming=case.non_streaming_mode,
-        )
-        greedy = msgspec.structs.replace(GREEDY, repetition_penalty=case.repetition_penalty)
-        return Speak(key, plan, msgspec.structs.replace(greedy, **changes))
+        plan = case.plan(custom_voice if case.instruct is None else voice_design, tokenizer)
+        return Speak(key, plan, msgspec.structs.replace(case.sampling, **changes))
 
     return speak
 
@@ -112,12 +77,12 @@ def sampled_speak(custom_voice, tokenizer):
 
 @pytest.mark.parametrize("case", CUSTOM_VOICE, ids=lambda case: case.name)
 def test_greedy_codes_of_a_voice_are_the_references(engine, golden_speak, case):
-    assert np.array_equal(alone(engine, golden_speak(0, case)), reference_codes(case))
+    assert np.array_equal(alone(engine, golden_speak(0, case)), case.codes)
 
 
 @pytest.mark.parametrize("case", VOICE_DESIGN, ids=lambda case: case.name)
 def test_greedy_codes_of_a_described_voice_are_the_references(design_engine, golden_speak, case):
-    assert np.array_equal(alone(design_engine, golden_speak(0, case)), reference_codes(case))
+    assert np.array_equal(alone(design_engine, golden_speak(0, case)), case.codes)
 
 
 @pytest.mark.parametrize("order", range(3))
@@ -128,7 +93,7 @@ def test_all_cases_at_once_give_the_references_codes(custom_voice, design_engine
     for engine, cases in ((wide, CUSTOM_VOICE), (design_engine, VOICE_DESIGN)):
         answers = drive(engine, [(steps.randrange(20), golden_speak(key, case)) for key, case in enumerate(cases)])
         for key, case in enumerate(cases):
-            assert np.array_equal(answers.codes(key), reference_codes(case)), case.name
+            assert np.array_equal(answers.codes(key), case.codes), case.name
 
 
 @pytest.mark.parametrize("order", range(4))
@@ -229,13 +194,13 @@ def test_end_of_the_model_is_no_frame(engine, golden_speak):
 def test_minimum_of_frames_is_honoured(engine, golden_speak):
     longer = alone(engine, golden_speak(0, STOPPING, min_new_frames=12))
     assert len(longer) >= 12
-    assert np.array_equal(longer[:8], reference_codes(STOPPING))
+    assert np.array_equal(longer[:8], STOPPING.codes)
 
 
 @pytest.mark.parametrize("frames", [1, 5])
 def test_maximum_of_frames_ends_with_the_last_one(engine, golden_speak, frames):
     answers = drive(engine, [(0, golden_speak(0, CUSTOM_VOICE[0], max_new_frames=frames))])
-    assert np.array_equal(answers.codes(0), reference_codes(CUSTOM_VOICE[0])[:frames])
+    assert np.array_equal(answers.codes(0), CUSTOM_VOICE[0].codes[:frames])
     assert answers.events[-1].keys == [0]
     assert answers.events[-1].ended == [Ended(0, "length")]
 
@@ -250,7 +215,7 @@ def test_x_vector_stands_in_for_a_speakers_embedding(engine, custom_voice, golde
     name = "talker.model.codec_embedding.weight"
     vector = custom_voice.weights.load([name], torch.float32)[name][custom_voice.talker.spk_id["ada"]]
     plan = PromptPlan(rows.tobytes(), speak.plan.trailing_text_ids, vector.numpy().tobytes(), int(row))
-    assert np.array_equal(alone(engine, msgspec.structs.replace(speak, plan=plan)), reference_codes(case))
+    assert np.array_equal(alone(engine, msgspec.structs.replace(speak, plan=plan)), case.codes)
 
 
 def test_frames_in_a_prompt_are_the_sum_of_all_codebooks(custom_voice, sampled_speak):
