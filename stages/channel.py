@@ -7,8 +7,6 @@ flight is already bounded by the slots of the stages; a dropped or blocked messa
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import zmq
 
@@ -73,10 +71,8 @@ class WorkerChannel:
         self._socket.setsockopt(zmq.LINGER, 1_000)
         self._socket.connect(address)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Give what was sent a second to leave."""
         self._socket.close()
         self._context.term()
 

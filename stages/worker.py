@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from .channel import WorkerChannel
@@ -157,7 +158,7 @@ def main() -> None:
     exit_with_parent()
     name = f"{spec.stage}-{spec.replica}"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {name}: %(message)s")
-    with WorkerChannel(sys.argv[1]) as channel:
+    with closing(WorkerChannel(sys.argv[1])) as channel:
         try:
             engine = build_engine(spec)
             profiler = build_profiler(spec, engine)

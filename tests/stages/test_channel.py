@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 
 import pytest
 import uvloop
@@ -15,7 +16,7 @@ COMMANDS = 3_000
 
 def echo(address: str) -> None:
     """A worker that answers every command by its key."""
-    with WorkerChannel(address) as channel:
+    with closing(WorkerChannel(address)) as channel:
         while True:
             for command in channel.receive(block=True):
                 if isinstance(command, Shutdown):
