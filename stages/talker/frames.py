@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from ..architecture import TalkerConfig
 from ..types import CODEBOOKS, NO_CODE, Sampling
-from .code_predictor import CodePredictor
 from .decoder import DecoderWeights, Rope
-from .model import TextProjection, code_offsets
+from .model import CodePredictor, TextProjection, code_offsets
 from .sampling import Draw
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

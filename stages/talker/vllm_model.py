@@ -20,9 +20,8 @@ from vllm.transformers_utils.config_parser_base import ConfigParserBase
 
 from ..architecture import TalkerConfig
 from ..checkpoint import read_checkpoint
-from .code_predictor import CodePredictor
 from .frames import FrameWeights
-from .model import TextProjection
+from .model import CodePredictor, TextProjection
 from .sampling import drawable_ids
 from .vllm_state import TalkerModelState
 
