@@ -43,13 +43,13 @@ class StoredTensor:
     file: Path
 
 
+@dataclass(frozen=True)
 class WeightIndex:
     """The tensors of one model directory, in a single file or in shards that `model.safetensors.index.json` names."""
 
-    def __init__(self, source: Path, tensors: Mapping[str, StoredTensor]) -> None:
-        self.source = source
-        """The file that says which tensors there are; error messages name it."""
-        self.tensors = tensors
+    source: Path
+    """The file that says which tensors there are; error messages name it."""
+    tensors: Mapping[str, StoredTensor]
 
     @classmethod
     def read(cls, directory: Path) -> WeightIndex:

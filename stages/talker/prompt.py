@@ -41,12 +41,8 @@ class Reference:
     transcript: Transcript | None = None
 
 
-@dataclass(frozen=True)
-class Row:
-    """One position: a text id, and the ids of codebooks 0 … len(codes) − 1."""
-
-    text_id: int
-    codes: tuple[int, ...] = ()
+Row = tuple[int, ...]
+"""One position: a text id, and the ids of some codebooks from 0 on."""
 
 
 def build_plan(
@@ -73,7 +69,8 @@ def build_plan(
         raise RequestError("the voice was uploaded to another model", "voice")
     if non_streaming is None:
         non_streaming = not checkpoint.clones
-    head = [Row(text_id) for text_id in (*_instruction(checkpoint, tokenizer, instruction), *tokenizer.role_ids)]
+    front = [*_instruction(checkpoint, tokenizer, instruction), *tokenizer.role_ids]
+    head: list[Row] = [(text_id,) for text_id in front]
     head += _tag(checkpoint, _language_id(checkpoint, language, speaker), speaker, with_x_vector=reference is not None)
     if reference is None or reference.transcript is None:
         body, trailing = _plain_text(checkpoint, text_ids, non_streaming)
@@ -111,23 +108,22 @@ def _tag(checkpoint: Checkpoint, language_id: int | None, speaker: str | None, w
         ids = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
     else:
         ids = [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
-    codes: list[tuple[int, ...]] = [(code,) for code in ids]
     if speaker is not None:
-        codes.append((talker.spk_id[speaker],))
-    elif with_x_vector:
-        codes.append(())
+        ids.append(talker.spk_id[speaker])
     tokens = checkpoint.text_tokens
-    rows = [Row(tokens.tts_pad_token_id, code) for code in codes]
-    return [*rows, Row(tokens.tts_bos_token_id, (talker.codec_pad_id,))]
+    rows: list[Row] = [(tokens.tts_pad_token_id, code) for code in ids]
+    if with_x_vector:
+        rows.append((tokens.tts_pad_token_id,))
+    return [*rows, (tokens.tts_bos_token_id, talker.codec_pad_id)]
 
 
 def _plain_text(checkpoint: Checkpoint, text_ids: list[int], non_streaming: bool) -> tuple[list[Row], list[int]]:
     """The rows behind the tag, and the trailing text ids."""
     talker, tokens = checkpoint.talker, checkpoint.text_tokens
     if not non_streaming:
-        return [Row(text_ids[0], (talker.codec_bos_id,))], [*text_ids[1:], tokens.tts_eos_token_id]
-    rows = [Row(text_id, (talker.codec_pad_id,)) for text_id in (*text_ids, tokens.tts_eos_token_id)]
-    return [*rows, Row(tokens.tts_pad_token_id, (talker.codec_bos_id,))], []
+        return [(text_ids[0], talker.codec_bos_id)], [*text_ids[1:], tokens.tts_eos_token_id]
+    rows = [(text_id, talker.codec_pad_id) for text_id in (*text_ids, tokens.tts_eos_token_id)]
+    return [*rows, (tokens.tts_pad_token_id, talker.codec_bos_id)], []
 
 
 def _in_context(
@@ -141,14 +137,14 @@ def _in_context(
     text_ids = [*spoken_ids, tokens.tts_eos_token_id]
     heard: list[tuple[int, ...]] = [(talker.codec_bos_id,), *map(tuple, frames.tolist())]
     if non_streaming:
-        rows = [Row(text_id, (talker.codec_pad_id,)) for text_id in text_ids]
-        return rows + [Row(tokens.tts_pad_token_id, codes) for codes in heard], []
+        rows: list[Row] = [(text_id, talker.codec_pad_id) for text_id in text_ids]
+        return rows + [(tokens.tts_pad_token_id, *codes) for codes in heard], []
     padding = [tokens.tts_pad_token_id] * (len(heard) - len(text_ids))
     beside = zip((*text_ids, *padding), heard, strict=False)
-    return [Row(text_id, codes) for text_id, codes in beside], text_ids[len(heard) :]
+    return [(text_id, *codes) for text_id, codes in beside], text_ids[len(heard) :]
 
 
 def _pack(rows: Iterable[Row]) -> bytes:
     """The rows of a PromptPlan."""
-    packed = [(row.text_id, *row.codes, *(NO_CODE,) * (CODEBOOKS - len(row.codes))) for row in rows]
+    packed = [(*row, *(NO_CODE,) * (1 + CODEBOOKS - len(row))) for row in rows]
     return np.array(packed, dtype="<i4").tobytes()
