@@ -7,12 +7,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checkpoint import Checkpoint
 from ..pipeline import Code2WavOptions
 from .decoder import load_decoder
-from .slots import SlotStates
+from .layers import State, Stateful
 
 Codes = npt.NDArray[np.int16]
 """[frames, CODEBOOKS]"""
@@ -52,6 +52,34 @@ class ChunkDecoder(Protocol):
 def to_int16(samples: Tensor) -> Tensor:
     """Floats to int16, on their device: clamped to -1 … 1, times FULL_SCALE, rounded to nearest (ties to even)."""
     return samples.float().clamp(-1, 1).mul(FULL_SCALE).round().to(torch.int16)
+
+
+class SlotStates:
+    """What a decoder remembers of up to `slots` streams: one preallocated tensor a stateful layer, a row a slot.
+
+    A step gathers its streams' rows and scatters new ones.
+    """
+
+    def __init__(self, decoder: nn.Module, slots: int, dtype: torch.dtype, device: str) -> None:
+        self.buffers: State = {
+            layer: torch.zeros((slots, *layer.state_shape), dtype=layer.state_dtype or dtype, device=device)
+            for layer in decoder.modules()
+            if isinstance(layer, Stateful) and 0 not in layer.state_shape
+        }
+
+    def reset(self, slot: int) -> None:
+        """Begin a new stream in a slot: silence, and no frame seen."""
+        for buffer in self.buffers.values():
+            buffer[slot].zero_()
+
+    def gather(self, slots: Tensor) -> State:
+        """Copies of the rows of `slots`, int64 [streams], in its order."""
+        return {layer: buffer.index_select(0, slots) for layer, buffer in self.buffers.items()}
+
+    def scatter(self, slots: Tensor, state: State) -> None:
+        """Put the rows back after a step."""
+        for layer, rows in state.items():
+            self.buffers[layer].index_copy_(0, slots, rows)
 
 
 class TorchDecoder:

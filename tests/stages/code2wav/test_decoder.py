@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from duotone.stages.architecture import CodecConfig
+from duotone.stages.code2wav.chunks import SlotStates
 from duotone.stages.code2wav.decoder import PREFIX, CodecDecoder
-from duotone.stages.code2wav.slots import SlotStates
 from duotone.stages.types import SAMPLES_PER_FRAME
 from duotone.stages.weights import shapes
 
