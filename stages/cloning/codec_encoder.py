@@ -37,8 +37,7 @@ class PaddedConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         padded = F.pad(x, (self.context, -x.shape[-1] % self.stride), mode=self.padding)
-        convolved: Tensor = self.conv(padded)
-        return convolved
+        return self.conv(padded)
 
 
 class ResidualUnit(nn.Module):
@@ -55,8 +54,7 @@ class ResidualUnit(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.block(x)
-        return x + branch
+        return x + self.block(x)
 
 
 class Convolutions(nn.Module):
@@ -75,8 +73,7 @@ class Convolutions(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, samples: Tensor) -> Tensor:
-        hidden: Tensor = self.layers(samples)
-        return hidden
+        return self.layers(samples)
 
 
 class Attention(nn.Module):
@@ -98,8 +95,7 @@ class Attention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         attended = F.scaled_dot_product_attention(_rotated(query, angles), _rotated(key, angles), value, mask)
-        out: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
-        return out
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
 
 
 def _rotated(x: Tensor, angles: Tensor) -> Tensor:
@@ -135,8 +131,7 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
         x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), angles, mask))
-        branch: Tensor = self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-        return x + branch
+        return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
 
 
 class Transformer(nn.Module):
@@ -220,5 +215,4 @@ class CodecEncoder(nn.Module):
     def forward(self, samples: Tensor) -> Tensor:
         hidden = self.encoder(samples[None, None])
         hidden = self.encoder_transformer(hidden.transpose(1, 2)).transpose(1, 2)
-        codes: Tensor = self.quantizer(self.downsample(hidden))
-        return codes
+        return self.quantizer(self.downsample(hidden))

@@ -46,8 +46,7 @@ def read_recording(audio: bytes, longest_s: float) -> Samples:
         raise RequestError(
             f"its samples go up to {peak:.3g}, and full scale is 1: more than {LOUDEST_PEAK:g} is no sound"
         )
-    resampled: Samples = soxr.resample(mono, sample_rate, SAMPLE_RATE)
-    return resampled
+    return soxr.resample(mono, sample_rate, SAMPLE_RATE)
 
 
 def _decode(container: av.container.InputContainer, longest_s: float) -> tuple[Samples, int]:

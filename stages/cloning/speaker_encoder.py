@@ -83,8 +83,7 @@ class SqueezeExcitation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(dim=2, keepdim=True)
-        scale: Tensor = self.conv2(F.relu(self.conv1(mean))).sigmoid()
-        return x * scale
+        return x * self.conv2(F.relu(self.conv1(mean))).sigmoid()
 
 
 class Block(nn.Module):
@@ -99,8 +98,7 @@ class Block(nn.Module):
         self.se_block = SqueezeExcitation(channels, config.enc_se_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
-        return x + branch
+        return x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
 
 
 class AttentivePooling(nn.Module):
@@ -143,5 +141,4 @@ class SpeakerEncoder(nn.Module):
         for block in blocks:
             hidden = block(hidden)
             made.append(hidden)
-        x_vector: Tensor = self.fc(self.asp(self.mfa(torch.cat(made, dim=1))).unsqueeze(2))
-        return x_vector[0, :, 0]
+        return self.fc(self.asp(self.mfa(torch.cat(made, dim=1))).unsqueeze(2))[0, :, 0]

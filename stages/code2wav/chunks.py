@@ -117,8 +117,7 @@ class TorchDecoder:
         state = self._states.gather(rows)
         samples = self._decoder(codes.to(self._device, torch.int64), state)
         self._states.scatter(rows, state)
-        decoded: Pcm = to_int16(samples).flatten().cpu().numpy()
-        return decoded
+        return to_int16(samples).flatten().cpu().numpy()
 
 
 def chunk_sizes(max_chunk_frames: int) -> list[int]:

@@ -53,8 +53,7 @@ class CodecDecoder(nn.Module):
         *stateful, activation, last = self.decoder
         for layer in stateful:
             hidden = layer(hidden, state)
-        samples: Tensor = last(activation(hidden), state)
-        return samples.squeeze(1).clamp(-1, 1)
+        return last(activation(hidden), state).squeeze(1).clamp(-1, 1)
 
 
 def load_decoder(config: CodecConfig, weights: WeightIndex, dtype: torch.dtype, device: str) -> CodecDecoder:

@@ -83,8 +83,7 @@ class CausalConv(LeftContext):
         self.conv = nn.Conv1d(in_channels, out_channels, kernel, dilation=dilation, groups=groups)
 
     def forward(self, x: Tensor, state: State | None = None) -> Tensor:
-        convolved: Tensor = self.conv(self.join(x, state))
-        return convolved
+        return self.conv(self.join(x, state))
 
     def frozen(self) -> "FrozenConv":
         conv = self.conv
@@ -104,7 +103,7 @@ class CausalTransposedConv(LeftContext):
         self.conv = nn.ConvTranspose1d(in_channels, out_channels, kernel, stride=stride)
 
     def forward(self, x: Tensor, state: State | None = None) -> Tensor:
-        spread: Tensor = self.conv(self.join(x, state))
+        spread = self.conv(self.join(x, state))
         return spread.narrow(-1, self.context * self.stride, x.shape[-1] * self.stride)
 
     def frozen(self) -> "FrozenConv":
@@ -157,8 +156,7 @@ class FrozenConv(LeftContext):
             packed = ONEDNN._reorder_convolution_weight(self.weight.unsqueeze(2), *kind, image.shape)
             layout = ONEDNN._get_mkldnn_serialized_md(packed).numpy().tobytes()
             packed = self._packed[image.shape] = self._layouts.setdefault(layout, packed)
-        made: Tensor = ONEDNN._convolution_pointwise(image, packed, self.bias, *kind, "none", [], "")
-        return made
+        return ONEDNN._convolution_pointwise(image, packed, self.bias, *kind, "none", [], "")
 
 
 def frozen_bias(conv: nn.Conv1d | nn.ConvTranspose1d) -> Tensor:
@@ -223,8 +221,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor, state: State | None = None) -> Tensor:
         hidden = self.conv1(self.act1(x), state)
-        residual: Tensor = self.conv2(self.act2(hidden), state)
-        return x + residual
+        return x + self.conv2(self.act2(hidden), state)
 
 
 class VocoderBlock(nn.Module):

@@ -40,8 +40,7 @@ class ResidualQuantizer(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """int64 [streams, T, books] → [streams, codebook_dim, T]."""
         rows = [F.embedding(codes[..., index], book.rows()) for index, book in enumerate(self.codebooks())]
-        projected: Tensor = self.output_proj(torch.stack(rows).sum(0).transpose(1, 2))
-        return projected
+        return self.output_proj(torch.stack(rows).sum(0).transpose(1, 2))
 
     def projected_rows(self) -> Tensor:
         """What each code of each book adds to the output, in float32 at least: [books · entries, codebook_dim]."""
@@ -60,8 +59,7 @@ class SplitQuantizer(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         """int64 [streams, T, codebooks] → [streams, codebook_dim, T]."""
-        out: Tensor = self.rvq_first(codes[..., :1]) + self.rvq_rest(codes[..., 1:])
-        return out
+        return self.rvq_first(codes[..., :1]) + self.rvq_rest(codes[..., 1:])
 
     def frozen(self) -> "CodeTable":
         table = torch.cat((self.rvq_first.projected_rows(), self.rvq_rest.projected_rows())).detach()

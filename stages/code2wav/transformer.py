@@ -59,8 +59,7 @@ class Attention(Stateful):
         attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=around.mask, enable_gqa=self.heads != self.kv_heads
         )
-        out: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
-        return out
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
         """[streams, T, heads · head_dim] → [streams, heads, T, head_dim]."""
@@ -77,8 +76,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LayerScale(nn.Module):
@@ -106,8 +104,7 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, around: Surroundings, state: State | None = None) -> Tensor:
         x = self.self_attn_layer_scale(x, self.self_attn(self.input_layernorm(x), around, state))
-        out: Tensor = self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
-        return out
+        return self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 class Transformer(Stateful):
@@ -129,8 +126,7 @@ class Transformer(Stateful):
         hidden = self.input_proj(x)
         for layer in self.layers:
             hidden = layer(hidden, around, state)
-        out: Tensor = self.output_proj(self.norm(hidden))
-        return out
+        return self.output_proj(self.norm(hidden))
 
     def _surroundings(self, x: Tensor, state: State | None) -> Surroundings:
         """Positions, rotation and mask of a step of T frames; the positions of the state move on by T."""

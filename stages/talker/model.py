@@ -31,8 +31,7 @@ class TextProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, text hidden] → […, hidden]."""
-        projected: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
-        return projected
+        return self.linear_fc2(F.silu(self.linear_fc1(x)))
 
 
 class PredictorDecoder(Decoder):
@@ -104,8 +103,7 @@ class Talker(nn.Module):
 
     def embed_text(self, text_ids: Tensor) -> Tensor:
         """Text terms, [..., hidden], of integer ids [...]."""
-        projected: Tensor = self.text_projection(self.model.text_embedding(text_ids))
-        return projected
+        return self.text_projection(self.model.text_embedding(text_ids))
 
     def code_table(self) -> Tensor:
         """The code embeddings of all 16 codebooks in one table, behind them a row of zeros: [V + 15 · C + 1, hidden].

@@ -108,8 +108,7 @@ class TalkerWeights:
     def embed_text(self, text_ids: list[int]) -> Tensor:
         """Text terms, [ids, hidden]."""
         ids = torch.tensor(text_ids, dtype=torch.int64, device=self.text_embedding.device)
-        terms: Tensor = self.text_projection(F.embedding(ids, self.text_embedding))
-        return terms
+        return self.text_projection(F.embedding(ids, self.text_embedding))
 
     def embed_frames(self, codes: Tensor) -> Tensor:
         """The code terms of the next inputs, [rows, hidden], of frames, int64 [rows, 16]."""

@@ -126,8 +126,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
         """Load the published tensors; returns the names of the parameters that were filled."""
         factor = head_factor(self.talker_config)
         spread = ((name, spread_heads(name, tensor, factor)) for name, tensor in weights)
-        loaded: set[str] = AutoWeightsLoader(self).load_weights(spread, mapper=self.published_to_vllm)
-        return loaded
+        return AutoWeightsLoader(self).load_weights(spread, mapper=self.published_to_vllm)
 
 
 def _never_sampled(config: TalkerConfig) -> torch.Tensor:
