@@ -48,7 +48,7 @@ class Load:
     """What a server is asked for, whatever the number of streams."""
 
     requests: int | None = None
-    """Measured requests; by default four for each stream, and at least eight."""
+    """Measured requests; by default REQUESTS_PER_STREAM for each stream."""
     warmup_rounds: int = 1
     """Requests of each stream that come before and are not measured."""
     texts: tuple[str, ...] = TEXTS

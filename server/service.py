@@ -33,7 +33,7 @@ from .app import create_app
 from .catalog import Catalog, Model, served_name
 from .cloning import Cloning
 from .config import Settings
-from .head_limit import HeadLimitProtocol
+from .http_protocol import HttpProtocol
 from .narration import Narrator, Planner
 from .protocol import SpeechRequest
 
@@ -116,7 +116,7 @@ def serve(settings: Settings) -> None:
             lifespan="on",
             log_config=None,
             server_header=False,
-            http=HeadLimitProtocol,
+            http=HttpProtocol,
             # Beyond it uvicorn hangs up; a session tells why it ends, so it is to see messages that are too large.
             ws_max_size=2 * settings.max_body_bytes(recordings=service.cloner is not None),
             ws_per_message_deflate=False,  # Samples hardly shrink, and compressed formats not at all.

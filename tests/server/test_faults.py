@@ -11,9 +11,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from duotone.server import http_protocol
 from duotone.server.config import HttpOptions, Settings
 from duotone.server.errors import ClientGone
-from duotone.server.head_limit import MAX_HEAD_BYTES
+from duotone.server.http_protocol import MAX_HEAD_BYTES
 from duotone.server.live_protocol import Obeyed
 from duotone.server.live_speech import Wire
 from duotone.server.logs import reveals_something
@@ -146,6 +147,28 @@ async def test_a_head_that_does_not_end_is_refused(port, endless):
     writer.close()
     assert head.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /live", b"GET /live HTTP/1.1\r\nHost: a\r\n\r\nGET /"])
+async def test_a_connection_whose_head_never_ends_is_closed(port, alarms, monkeypatch, begun):
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(begun)
+    async with asyncio.timeout(DEADLINE_S):
+        await reader.read()
+    writer.close()
+    assert alarms() == []
+
+
+async def test_an_answer_may_take_longer_than_its_head(port, ask, pipeline, monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.1)
+    pipeline.gate = asyncio.Semaphore(0)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        asking = asyncio.create_task(client.post(SPEECH, json=ask(stream=False)))
+        await asyncio.sleep(0.3)
+        for _ in range(20):
+            pipeline.gate.release()
+        assert (await asking).status_code == 200
 
 
 async def test_heads_are_bounded_each_for_itself(live):

@@ -1,4 +1,6 @@
-"""The limit on what comes in front of a request's body, which neither uvicorn nor its parser has."""
+"""What uvicorn's HTTP lacks: limits on what comes in front of a request's body."""
+
+import asyncio
 
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -6,16 +8,30 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .errors import envelope
 
 MAX_HEAD_BYTES = 1 << 16
+HEAD_TIMEOUT_S = 60.0
 
 
-class HeadLimitProtocol(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """Answers 431 to a request line and headers that do not end within MAX_HEAD_BYTES, and hangs up.
 
-    The bytes that came at once with the first of them do not count: what is held stays bounded all the same.
+    The bytes that came at once with the first of them do not count: what is held stays bounded all the same. It hangs
+    up on a new connection too, or a request that has begun, whose head is not there after HEAD_TIMEOUT_S.
     """
 
     _head_bytes: int | None = None
     """None outside of a head."""
+    _deadline: asyncio.TimerHandle
+    """When the head has to be there."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn has it.
+        """Of the event loop."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Of the event loop."""
+        self._deadline.cancel()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Of the event loop."""
@@ -28,11 +44,14 @@ class HeadLimitProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Of the parser."""
         self._head_bytes = 0
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Of the parser."""
         self._head_bytes = None
+        self._deadline.cancel()
         super().on_headers_complete()
 
     def _refuse(self) -> None:
