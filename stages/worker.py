@@ -165,6 +165,7 @@ def main() -> None:
             channel.send(Ready(engine.slots, os.getpid()))
             Loop(engine, profiler, channel).run()
             engine.close()
+            os._exit(0)  # there is nothing left to lose, and a GPU's graphs take the interpreter seconds to take apart
         except DuotoneError as error:
             channel.send(Fatal(str(error)))
             sys.exit(1)

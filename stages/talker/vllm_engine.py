@@ -7,6 +7,7 @@ frame that nobody asks for. The core is driven without vLLM's front end, which w
 """
 
 import gc
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -160,10 +161,12 @@ class VllmTalkerEngine(Engine):
         """Speak a little, so that what vLLM compiles at first use is compiled."""
         row = np.full(1 + CODEBOOKS, NO_CODE, "<i4")
         row[:2] = 0, self._pad_id
-        sampling = Sampling(seed=0, top_p=0.9, min_new_frames=2, max_new_frames=2)
-        self.accept(Speak(-1, PromptPlan(row.tobytes()), sampling))
-        while self.has_work():
-            self.step()
+        # A kernel of its own for every kind of cut, and none where the likeliest code is taken.
+        for temperature, top_k, top_p in ((0.0, 0, 1.0), *itertools.product((1.0,), (0, 50), (0.9, 1.0))):
+            sampling = Sampling(0, temperature, top_k, top_p, min_new_frames=2, max_new_frames=2)
+            self.accept(Speak(-1, PromptPlan(row.tobytes()), sampling))
+            while self.has_work():
+                self.step()
 
 
 @dataclass(frozen=True)
