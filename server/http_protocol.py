@@ -16,12 +16,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     The bytes that came at once with the first of them do not count: what is held stays bounded all the same. It hangs
     up on a new connection too, or a request that has begun, whose head is not there after HEAD_TIMEOUT_S.
+
+    A request behind one that has no answer yet is not taken, and the connection ends with that answer: where requests
+    queue up, uvicorn does not notice that their client leaves.
     """
 
     _head_bytes: int | None = None
     """None outside of a head."""
     _deadline: asyncio.TimerHandle
     """When the head has to be there."""
+    _is_last = False
+    """Nothing is taken behind the present request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn has it.
         """Of the event loop."""
@@ -35,6 +40,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Of the event loop."""
+        if self._is_last:
+            return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -52,7 +59,18 @@ class HttpProtocol(HttpToolsProtocol):
         """Of the parser."""
         self._head_bytes = None
         self._deadline.cancel()
+        answered = self.cycle
         super().on_headers_complete()
+        if self.pipeline:
+            self.pipeline.clear()
+            self.cycle, self._is_last = answered, True
+            self.cycle.keep_alive = False
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """Of the parser."""
+        if not self._is_last:
+            super().on_body(body)
 
     def _refuse(self) -> None:
         error = HTTPException(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")

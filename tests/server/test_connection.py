@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 
 import httpx
 import pytest
@@ -19,14 +20,15 @@ LONG = "a" * 4000
 LONG_BYTES = len(spoken(LONG))
 
 
-async def raw_request(port: int, body: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that has sent a request and read nothing."""
+async def raw_request(port: int, *bodies: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent a request, or several at once, and read nothing."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
-    content = json.dumps(body).encode()
-    writer.write(
+    contents = [json.dumps(body).encode() for body in bodies]
+    writer.writelines(
         b"POST /v1/audio/speech HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
         + f"Content-Length: {len(content)}\r\n\r\n".encode()
         + content
+        for content in contents
     )
     await writer.drain()
     return reader, writer
@@ -100,6 +102,27 @@ async def test_a_client_that_leaves_after_a_kilobyte_stops_the_work_while_no_sam
     writer.close()
     await cancellation(pipeline)
     assert pipeline.made_chunks == 1
+
+
+async def test_a_request_behind_one_without_an_answer_is_not_taken_and_leaving_is_noticed(port, ask, pipeline):
+    pipeline.gate = asyncio.Semaphore(0)
+    _, writer = await raw_request(port, ask(), ask(input="Another."))
+    async with asyncio.timeout(DEADLINE_S):
+        while not pipeline.streams:  # noqa: ASYNC110  (the server's task has no event to wait for)
+            await asyncio.sleep(0.01)
+    writer.close()
+    await cancellation(pipeline)
+    assert len(pipeline.streams) == 1
+
+
+async def test_the_answer_to_the_first_of_two_requests_at_once_is_whole_and_ends_the_connection(port, ask):
+    reader, writer = await raw_request(port, ask(response_format="wav", stream=False), ask(input="Another."))
+    async with asyncio.timeout(DEADLINE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length is not None
+    assert len(body) == int(length[1])
 
 
 async def test_leaving_stops_the_piece_that_is_made_ahead_too(port, ask, pipeline):
