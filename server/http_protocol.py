@@ -17,8 +17,8 @@ class HttpProtocol(HttpToolsProtocol):
     The bytes that came at once with the first of them do not count: what is held stays bounded all the same. It hangs
     up on a new connection too, or a request that has begun, whose head is not there after HEAD_TIMEOUT_S.
 
-    A request behind one that has no answer yet is not taken, and the connection ends with that answer: where requests
-    queue up, uvicorn does not notice that their client leaves.
+    A request behind one whose answer has not begun is not taken, and the connection ends with that answer: where
+    requests queue up, uvicorn does not notice that their client leaves.
     """
 
     _head_bytes: int | None = None
@@ -61,7 +61,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline.cancel()
         answered = self.cycle
         super().on_headers_complete()
-        if self.pipeline:
+        if self.pipeline and not answered.response_started:  # else the client may have all that it waits for
             self.pipeline.clear()
             self.cycle, self._is_last = answered, True
             self.cycle.keep_alive = False
