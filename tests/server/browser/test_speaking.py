@@ -137,6 +137,9 @@ async def test_speaking_again_takes_the_place_of_what_was_spoken(page, pipeline)
     pipeline.gate = asyncio.Semaphore(1)
     await speak(page, "First.")
     await says(page, "Speaking")
+    async with asyncio.timeout(DEADLINE_S):
+        while not await scheduled(page):  # noqa: ASYNC110  (the page has no event to wait for)
+            await asyncio.sleep(0.01)
     await speak(page, "Again.")
     await is_cancelled(pipeline)
     for _ in range(8):
