@@ -31,7 +31,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn has it.
         """Of the event loop."""
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, transport.close)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of the event loop."""
@@ -52,7 +52,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Of the parser."""
         self._head_bytes = 0
         self._deadline.cancel()
-        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+        self._expect_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -71,6 +71,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Of the parser."""
         if not self._is_last:
             super().on_body(body)
+
+    def _expect_head(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def _refuse(self) -> None:
         error = HTTPException(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")

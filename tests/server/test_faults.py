@@ -6,7 +6,6 @@ import json
 import logging
 import time
 
-import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -160,15 +159,19 @@ async def test_a_connection_whose_head_never_ends_is_closed(port, alarms, monkey
     assert alarms() == []
 
 
-async def test_an_answer_may_take_longer_than_its_head(port, ask, pipeline, monkeypatch):
+async def test_an_answer_may_take_longer_than_its_head(live, ask, pipeline, monkeypatch):
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.1)
+    assert await late_status(live, ask, pipeline, after_s=0.3) == 200
+
+
+async def late_status(live, ask, pipeline, after_s: float) -> int:
+    """Of a complete answer whose samples are made after so many seconds."""
     pipeline.gate = asyncio.Semaphore(0)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-        asking = asyncio.create_task(client.post(SPEECH, json=ask(stream=False)))
-        await asyncio.sleep(0.3)
-        for _ in range(20):
-            pipeline.gate.release()
-        assert (await asking).status_code == 200
+    asking = asyncio.create_task(live.post(SPEECH, json=ask(stream=False)))
+    await asyncio.sleep(after_s)
+    for _ in range(20):
+        pipeline.gate.release()
+    return (await asking).status_code
 
 
 async def test_heads_are_bounded_each_for_itself(live):
@@ -198,11 +201,5 @@ async def test_a_body_that_does_not_end_is_answered_in_time_and_its_connection_c
     assert alarms() == []
 
 
-async def test_an_answer_may_take_longer_than_its_body(port, ask, pipeline):
-    pipeline.gate = asyncio.Semaphore(0)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-        asking = asyncio.create_task(client.post(SPEECH, json=ask(stream=False)))
-        await asyncio.sleep(0.5)
-        for _ in range(20):
-            pipeline.gate.release()
-        assert (await asking).status_code == 200
+async def test_an_answer_may_take_longer_than_its_body(live, ask, pipeline):
+    assert await late_status(live, ask, pipeline, after_s=0.5) == 200

@@ -13,8 +13,7 @@ __device__ void store(void* out, int row, int column, float4 sum, uint2 before) 
         float first = sum.x * sum.y / (1 + __expf(-sum.x)), second = sum.z * sum.w / (1 + __expf(-sum.z));
         static_cast<u32*>(out)[at / 4] = pair_of(first, second);
     } else {
-        sum.x += low(before.x), sum.y += high(before.x), sum.z += low(before.y), sum.w += high(before.y);
-        static_cast<uint2*>(out)[at / 4] = make_uint2(pair_of(sum.x, sum.y), pair_of(sum.z, sum.w));
+        static_cast<uint2*>(out)[at / 4] = rounded(sum + widened(before));
     }
 }
 
@@ -90,13 +89,11 @@ __device__ void finish(void* out, u32 received, u32 own, int first, int rows, fl
 #pragma unroll 1
     for (int item = thread(); item < rows * (P::WIDTH / 4); item += THREADS) {
         const int row = item / (P::WIDTH / 4), column = item % (P::WIDTH / 4) * 4, at = (row * P::PITCH + column) * 4;
-        float4 sum = shared_four(own + at);
-        const float4 other = shared_four(received + at);
-        sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+        float4 sum = shared_four(own + at) + shared_four(received + at);
         if constexpr (P::ending != ADDED) {
             const float square = squares[row] + squares[TILE_ROWS + row] + squares[2 * TILE_ROWS + row];
             const float scale = rsqrtf(square / HIDDEN + eps);
-            sum.x *= scale, sum.y *= scale, sum.z *= scale, sum.w *= scale;
+            sum = sum * make_float4(scale, scale, scale, scale);
         }
         store<P>(out, first + row, columns + column, sum, before);
     }
