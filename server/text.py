@@ -69,6 +69,7 @@ _OWN_LINE = re.compile(r"^(?:>|#{1,6} |[-*+] |\d{1,3}[.)] |\||```|~~~).*\n", re.
 """A heading, an item, a row: what is read as one, whether it ends in a full stop or not."""
 _WHOLE_LINE = ("|", "```", "~~~")
 """What begins a line that is only understood as a whole."""
+_WORD = re.compile(r"\w[\w'’-]*")
 
 
 def speakable_pieces(text: str, options: TextOptions) -> list[str]:
@@ -83,8 +84,13 @@ def speakable_pieces(text: str, options: TextOptions) -> list[str]:
         cleaned = strip_emoji(cleaned)
     cleaned = close_paragraphs(tidy(cleaned))
     if options.normalise == "on":
-        cleaned = normalise(cleaned)
+        cleaned = close_word(normalise(cleaned))
     return [piece for piece in cut(cleaned, options.max_piece_chars) if is_speakable(piece)]
+
+
+def close_word(text: str) -> str:
+    """A word alone with a full stop: a voice takes it for the beginning of a sentence, and goes on by itself."""
+    return text + "." if _WORD.fullmatch(text) else text
 
 
 def tidy(text: str) -> str:

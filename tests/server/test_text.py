@@ -76,6 +76,14 @@ def test_each_step_can_be_switched_off():
     assert speakable_pieces(text, TextOptions(strip_emoji=False)) == ["bold 🌞 x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "spoken"), [("A", "A."), ("7", "seven."), ("mother-in-law", "mother-in-law."), ("a b", "a b")]
+)
+def test_word_alone_is_closed_with_a_full_stop_where_text_is_normalised(text, spoken):
+    assert speakable_pieces(text, TextOptions(normalise="on")) == [spoken]
+    assert speakable_pieces(text, TextOptions(normalise="off")) == [text]
+
+
 @pytest.mark.parametrize("normalise", ["auto", "off"])
 def test_numbers_are_left_to_the_model_unless_words_are_asked_for(normalise):
     assert speakable_pieces("Dr. No, 5km", TextOptions(normalise=normalise)) == ["Dr. No, 5km"]
