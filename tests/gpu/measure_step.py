@@ -5,7 +5,6 @@ Weights are random: the arithmetic does not depend on them. With `--trace` also 
 
 import argparse
 import cProfile
-import itertools
 import json
 import pstats
 import statistics
@@ -106,12 +105,10 @@ class Bench:
             times.append(start.elapsed_time(end))
         return statistics.median(times)
 
-    def continuous(self, concurrent: int, requests: int, every: int = 1) -> tuple[float, float, int]:
-        """`requests` of STREAM_FRAMES, `concurrent` at once: ms a step, seconds of audio a second, frames in all.
-
-        Who ends is followed by another at the next step that `every` divides.
-        """
-        left, frames, steps, free = requests, 0, 0, 0
+    def continuous(self, concurrent: int, requests: int) -> tuple[float, float]:
+        """`requests` of STREAM_FRAMES, `concurrent` at once, each followed by another: ms a step, seconds of audio a
+        second."""
+        left, frames, steps = requests, 0, 0
         for index in range(concurrent):  # of every age, or they would all end in one step
             self.speak(STREAM_FRAMES * (index + 1) // concurrent or 1)
         left -= concurrent
@@ -121,14 +118,13 @@ class Bench:
             steps += 1
             if event is not None:
                 frames += len(event.keys)
-                free = min(free + len(event.ended), left)
-            if steps % every == 0:
-                for _ in range(free):
+                joining = min(len(event.ended), left)
+                for _ in range(joining):
                     self.speak(STREAM_FRAMES)
-                left, free = left - free, 0
+                left -= joining
         elapsed_s = time.perf_counter() - start_s
         self.abort(range(self.keys))
-        return 1000 * elapsed_s / steps, frames * FRAME_S / elapsed_s, frames
+        return 1000 * elapsed_s / steps, frames * FRAME_S / elapsed_s
 
 
 def traced(bench: Bench, file: Path) -> None:
@@ -198,10 +194,10 @@ def main() -> None:
                     bench.step_ms(10)
                     backbone_ms = bench.step_ms(100)
             print(f"{batch:5} {step_ms:9.2f} {backbone_ms:22.2f} {bench.predictor_ms(batch):20.2f}", flush=True)
-        print("prefill and decode mixed, one request joins for each that has ended, every so many steps:")
-        for batch, every in itertools.product(arguments.batches, (1, 2, 4, 8)):
-            step_ms, audio_s, _ = bench.continuous(batch, 4 * batch, every)
-            print(f"{batch:5} {every:3} {step_ms:9.2f} ms a step, {audio_s:7.1f} s of audio a second", flush=True)
+        print("prefill and decode mixed, one request joins for each that has ended:")
+        for batch in arguments.batches:
+            step_ms, audio_s = bench.continuous(batch, 4 * batch)
+            print(f"{batch:5} {step_ms:9.2f} ms a step, {audio_s:7.1f} s of audio a second", flush=True)
         if arguments.trace is not None:
             with bench.decoding(TRACED_BATCH):
                 traced(bench, arguments.trace)
