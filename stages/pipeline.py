@@ -45,13 +45,12 @@ class VllmOptions(Options):
     cache_positions: int | None = Field(
         None, ge=64, description="key/value positions of all requests together; by default 1,024 for each slot"
     )
-    max_num_batched_tokens: int = Field(
-        512, ge=16, description="prompt positions and frames of one step: no more than `slots` needs slow others down"
+    max_num_batched_tokens: int | None = Field(
+        None, ge=16, description="prompt positions and frames of one step; by default 512 beside a frame of each slot"
     )
     block_size: int | None = Field(None, ge=16, description="positions of a key/value block; by default vLLM's choice")
     load_format: Literal["safetensors", "dummy"] = Field("safetensors", description="dummy: random weights, to measure")
     enforce_eager: bool = Field(False, description="neither compile nor capture CUDA graphs: starts fast, runs slowly")
-    async_scheduling: bool = Field(True, description="plan a step while the one before runs")
     batch_invariant: bool = Field(
         False, description="the same codes whatever else is in the batch, in bfloat16 too; slower"
     )

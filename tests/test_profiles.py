@@ -16,7 +16,6 @@ PROFILES = Path(__file__).parents[1] / "configs"
 def test_profiles_are_valid(profile):
     pipeline = load_settings(profile.stem, {}, {}).pipeline
     talker, code2wav = pipeline.talker, pipeline.code2wav
-    assert talker.slots <= talker.vllm.max_num_batched_tokens, "a step must have room for a frame of every request"
     assert code2wav.slots * len(code2wav.devices) >= talker.slots * len(talker.devices)
 
 

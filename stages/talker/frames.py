@@ -1,4 +1,4 @@
-"""Completing frames on a device: from the Talker's hidden states and codes 0 to whole frames and the next inputs.
+"""Making frames on a device: from the Talker's hidden states to whole frames and the next inputs.
 
 Everything that differs between requests is a row of small arrays, and noise is keyed by seed, frame and codebook, so
 that neither a batch's other rows nor the number of calls so far change a frame. On a GPU the whole computation is one
@@ -6,7 +6,7 @@ captured CUDA graph for each batch size; a batch is padded with rows that write 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,14 @@ from ..architecture import TalkerConfig
 from ..types import CODEBOOKS, NO_CODE, Sampling
 from .decoder import DecoderWeights, Rope
 from .model import CodePredictor, TextProjection, code_offsets
-from .sampling import Draw
+from .sampling import Draw, drawable_ids, penalise
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 """splitmix64's finaliser: shift, exclusive or, multiply, three times."""
 _UNIFORM_BITS = 24
+_INTEGERS, _FLOATS = 7, 5
+"""Of what a row is told (`FrameMaker._words`), beside its noise."""
 _TABLE_ROWS = 8192
 """Rows of the text table that are computed at once."""
 
@@ -33,6 +35,9 @@ _TABLE_ROWS = 8192
 class FrameWeights:
     """What completing a frame reads, on one device and in one dtype."""
 
+    head: Tensor
+    """[codes + 1, hidden]: the codec head's rows of what a frame may begin with, codes in their order and last eos."""
+    eos_id: int
     text_table: Tensor
     """[text_vocab_size, hidden]: text embeddings behind their projection, which depends on nothing but the id."""
     code_table: Tensor
@@ -54,15 +59,20 @@ class FrameWeights:
     def of(
         cls,
         config: TalkerConfig,
+        codec_head: Tensor,
         codec_embedding: Tensor,
         text_embedding: Tensor,
         text_projection: TextProjection,
         predictor: CodePredictor,
     ) -> "FrameWeights":
-        """From a Talker's parts; `codec_embedding` is [V, hidden], `text_embedding` [text_vocab_size, text hidden]."""
+        """From a Talker's parts; `codec_head` and `codec_embedding` are [V, hidden], `text_embedding` [text_vocab_size,
+        text hidden].
+        """
         books = predictor.embedding_tables().flatten(0, 1)
         code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
         return cls(
+            head=codec_head[drawable_ids(config).to(books.device)],
+            eos_id=config.codec_eos_token_id,
             text_table=torch.cat([text_projection(rows) for rows in torch.split(text_embedding, _TABLE_ROWS)]),
             code_table=code_table,
             code_offsets=code_offsets(config).to(books.device),
@@ -100,44 +110,59 @@ class NewFrames:
     """The text terms of the next inputs."""
 
 
-class FrameCompleter:
-    """Runs the code predictor for a batch and keeps each slot's next input. Nothing in it waits for the device."""
+@dataclass(frozen=True)
+class MadeFrames:
+    """What a step has made, on the device. On a GPU the next step overwrites it."""
+
+    codes: Tensor
+    """Int16 [at least rows, 16]. Of a row that begins with eos the rest means nothing."""
+    begun: Tensor
+    """Int64 [2, at least rows]: the id that each row's frame begins with, a code or eos; whether it makes a frame."""
+
+
+class FrameMaker:
+    """Draws whole frames for a batch, and keeps what each slot's next frame needs. It never waits for the device."""
 
     def __init__(self, predictor: "PlainPredictor", slots: int) -> None:
         self.weights = weights = predictor.weights
         self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
+        self._seen = torch.zeros(slots + 1, len(weights.head), dtype=torch.bool, device=weights.head.device)
+        """Which codes 0 each slot's request has had."""
         self._predictor = predictor
         self._seeds = np.zeros(slots, np.uint64)
-        self._top_k = np.zeros(slots, np.int32)
-        self._draws = np.zeros((slots, 2), np.float32)
+        self._min_frames = np.zeros(slots, np.int64)
+        self._top_k = np.zeros((slots, 2), np.int32)
+        self._draws = np.zeros((slots, 5), np.float32)
         self._sizes: list[int] = []
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._codes: dict[int, Tensor] = {}
-        """What each graph leaves its codes in."""
+        self._made: dict[int, MadeFrames] = {}
+        """What each graph leaves its frames in."""
 
-    def enter(self, slot: int, sampling: Sampling) -> None:
-        """From now on a slot's frames are drawn so."""
-        draw = Draw.later_codes(sampling)
+    def enter(self, slot: int, sampling: Sampling, codes0: Sequence[int] = ()) -> None:
+        """From now on a slot's frames are drawn so. `codes0`: what the frames of its request began with so far."""
+        first, later = Draw.first_code(sampling), Draw.later_codes(sampling)
         self._seeds[slot] = sampling.seed % 2**64
-        self._top_k[slot] = draw.top_k
-        self._draws[slot] = draw.temperature, draw.top_p
+        self._min_frames[slot] = sampling.min_new_frames
+        self._top_k[slot] = first.top_k, later.top_k
+        self._draws[slot] = (
+            *(sampling.repetition_penalty, first.temperature, first.top_p),
+            *(later.temperature, later.top_p),
+        )
+        if codes0:
+            self._seen[slot] = torch.bincount(torch.tensor(codes0), minlength=self._seen.shape[1]).bool()
 
     @torch.inference_mode()
-    def complete(self, hidden: Tensor, code0: Tensor, frames: NewFrames) -> Tensor:
-        """Codes, int16 [at least rows, 16], of hidden states [rows, hidden] and codes 0 [rows].
-
-        Writes the next inputs of the slots named. On a GPU the next call overwrites the result.
-        """
+    def make(self, hidden: Tensor, frames: NewFrames) -> MadeFrames:
+        """The frames of hidden states [rows, hidden]. Writes the next inputs of the slots named."""
         count = len(hidden)
         if not self._sizes:
-            return self._run(hidden, code0, self._words(count, frames).to(hidden.device))
+            return self._run(hidden, self._words(count, frames).to(hidden.device))
         size = self._sizes[bisect_left(self._sizes, count)]
         self._hidden[:count].copy_(hidden)
-        self._code0[:count].copy_(code0)
         self._device_words[:size].copy_(self._words(size, frames).pin_memory(), non_blocking=True)
         self._graphs[size].replay()
-        return self._codes[size]
+        return self._made[size]
 
     @torch.inference_mode()
     def capture(self, sizes: Iterable[int]) -> None:
@@ -146,43 +171,55 @@ class FrameCompleter:
         largest, device = self._sizes[-1], self.slot_inputs.device
         nobody = np.zeros(0, np.int64)
         self._hidden = self.slot_inputs.new_zeros(largest, self.slot_inputs.shape[1])
-        self._code0 = torch.zeros(largest, dtype=torch.int64, device=device)
         self._device_words = self._words(largest, NewFrames(nobody, nobody, nobody, nobody)).to(device)
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._sizes):
-            inputs = self._hidden[:size], self._code0[:size], self._device_words[:size]
+            inputs = self._hidden[:size], self._device_words[:size]
             self._run(*inputs)  # compiles kernels, which must not be captured
             self._graphs[size] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graphs[size], pool=pool):
-                self._codes[size] = self._run(*inputs)
+                self._made[size] = self._run(*inputs)
 
     def _words(self, count: int, frames: NewFrames) -> Tensor:
-        """What each of `count` rows is, int32 [count, 20], one transfer: slot, text id, top_k; then, as bits of floats,
-        temperature, top_p and a number in [0, 1) for each of codebooks 1 … 15. Rows not named are greedy and nobody's.
+        """What each of `count` rows is, int32 [count, 28], one transfer: slot, text id, top_k of code 0 and of the
+        later codes, whether it may be eos, whether it is a request's first frame, whether it makes a frame; then, as
+        bits of floats, repetition penalty, temperature and top_p of code 0, those of the later codes, and a number in
+        [0, 1) for each codebook. Rows not named are greedy and nobody's.
         """
-        words = np.zeros((count, 5 + CODEBOOKS - 1), np.int32)
-        words[:, 0] = len(self._seeds)
+        words = np.zeros((count, _INTEGERS + _FLOATS + CODEBOOKS), np.int32)
+        floats = words[:, _INTEGERS:].view(np.float32)
+        words[:, 0], floats[:, 0] = len(self._seeds), 1.0
         words[frames.rows, 0] = frames.slots
         words[frames.rows, 1] = frames.text_ids
-        words[frames.rows, 2] = self._top_k[frames.slots]
-        floats = words.view(np.float32)
-        floats[frames.rows, 3:5] = self._draws[frames.slots]
-        floats[frames.rows, 5:] = frame_noise(self._seeds[frames.slots], frames.numbers.astype(np.uint64))
+        words[frames.rows, 2:4] = self._top_k[frames.slots]
+        words[frames.rows, 4] = frames.numbers >= self._min_frames[frames.slots]
+        words[frames.rows, 5] = frames.numbers == 0
+        words[frames.rows, 6] = 1
+        floats[frames.rows, :_FLOATS] = self._draws[frames.slots]
+        floats[frames.rows, _FLOATS:] = frame_noise(self._seeds[frames.slots], frames.numbers.astype(np.uint64))
         return torch.from_numpy(words)
 
-    def _run(self, hidden: Tensor, code0: Tensor, words: Tensor) -> Tensor:
-        """Codes, int16 [rows, 16], as a pure function of its arguments but for `slot_inputs`."""
-        weights = self.weights
-        slots, text_ids, top_k = words[:, :3].unbind(1)
-        floats = words[:, 3:].view(torch.float32)
+    def _run(self, hidden: Tensor, words: Tensor) -> MadeFrames:
+        """A pure function of its arguments but for what it keeps of each slot."""
+        weights, draw = self.weights, self._predictor.draw
+        slots, text_ids, first_top_k, top_k, may_end, is_first, makes_one = words[:, :_INTEGERS].unbind(1)
+        floats = words[:, _INTEGERS:].view(torch.float32)
+        noise = floats[:, _FLOATS:]
+        seen = self._seen.index_select(0, slots) & (is_first == 0)[:, None]
+        logits = penalise(F.linear(hidden, weights.head).float(), seen, floats[:, :1])
+        logits[:, -1].masked_fill_(may_end == 0, -torch.inf)
+        codes = torch.empty(len(hidden), CODEBOOKS, dtype=torch.int64, device=hidden.device)
+        code0 = draw(logits, 0, codes, first_top_k, floats[:, 1:3], noise)
+        self._seen.index_copy_(0, slots.long(), seen.scatter(1, codes[:, :1], True))
+        ids = torch.where(codes[:, 0] == len(weights.head) - 1, weights.eos_id, codes[:, 0])
         cache = weights.new_cache(len(hidden))
-        codes = code0[:, None].repeat(1, CODEBOOKS)
         # The first pass takes two positions, the Talker's hidden state and code 0.
-        inputs = torch.stack((weights.projection(hidden), F.embedding(code0, weights.predictor_table)), 1)
+        inputs = torch.cat((weights.projection(hidden)[:, None], code0), 1)
         for book in range(1, CODEBOOKS):
             logits = self._predictor.logits(inputs, cache, book)
-            inputs = self._predictor.draw(logits, book, codes, top_k, floats)
-        return self._predictor.finish(codes, slots, text_ids, self.slot_inputs)
+            inputs = draw(logits, book, codes, top_k, floats[:, 3:5], noise)
+        made = self._predictor.finish(codes, slots, text_ids, self.slot_inputs)
+        return MadeFrames(made, torch.stack((ids, makes_one.long())))
 
 
 class PlainPredictor:
@@ -212,12 +249,13 @@ class PlainPredictor:
         states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
         return F.linear(states[:, -1], weights.heads[book - 1]).float()
 
-    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
+    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, cut: Tensor, noise: Tensor) -> Tensor:
         """Draw into `codes[:, book]`, int64 [rows, 16]; returns the inputs [rows, 1, predictor hidden] drawn.
 
-        `top_k` is int32 [rows]; `floats` [rows, 17]: temperature, top_p, a number in [0, 1) for codebooks 1 … 15 each.
+        `top_k` is int32 [rows]; `cut` [rows, 2]: temperature and top_p; `noise` [rows, 16]: a number in [0, 1) for each
+        codebook. All three are parts of one tensor's rows.
         """
-        codes[:, book] = draw_codes(logits, floats[:, 1 + book], floats[:, 0], top_k, floats[:, 1])
+        codes[:, book] = draw_codes(logits, noise[:, book], cut[:, 0], top_k, cut[:, 1])
         return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
 
     def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
@@ -249,9 +287,9 @@ def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tens
 
 
 def frame_noise(seeds: npt.NDArray[np.uint64], frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The start of a splitmix64 stream in [0, 1), float32 [rows, 15], for each seed and frame number, uint64 [rows]."""
+    """The start of a splitmix64 stream in [0, 1), float32 [rows, 16], for each seed and frame number, uint64 [rows]."""
     keys = _mix(_mix(seeds) + frames)
-    words = _mix(keys[:, None] + np.arange(1, CODEBOOKS, dtype=np.uint64) * _GOLDEN)
+    words = _mix(keys[:, None] + np.arange(CODEBOOKS, dtype=np.uint64) * _GOLDEN)
     return (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float32) * np.float32(2.0**-_UNIFORM_BITS)
 
 

@@ -22,13 +22,14 @@ class FusedDraws(PlainPredictor):
         super().__init__(weights)
         self._early = weights.heads.is_cuda
 
-    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, floats: Tensor) -> Tensor:
+    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, cut: Tensor, noise: Tensor) -> Tensor:
         rows, entries = logits.shape
         table = self.weights.predictor_table
         chosen = table.new_empty(rows, 1, table.shape[1])
         programs.draw[(rows,)](
             logits,
-            floats,
+            cut,
+            noise,
             top_k,
             table,
             self.weights.code_offsets,
@@ -36,7 +37,6 @@ class FusedDraws(PlainPredictor):
             chosen,
             book,
             top_k.stride(0),
-            floats.stride(0),
             EARLY=self._early,
             BOOKS=codes.shape[1],
             ENTRIES=entries,

@@ -12,15 +12,15 @@ from triton.language.extra.cuda import gdc_wait
 @triton.jit
 def draw(
     logits,
-    floats,
+    cut,
+    noise,
     top_k,
     table,
     offsets,
     codes,
     chosen,
     book,
-    top_k_stride,
-    floats_stride,
+    stride,
     EARLY: tl.constexpr,
     BOOKS: tl.constexpr,
     ENTRIES: tl.constexpr,
@@ -28,13 +28,12 @@ def draw(
     SIZE: tl.constexpr,
     SIZE_BLOCK: tl.constexpr,
 ):
-    """The code of one row, and the input that it becomes."""
+    """The code of one row, and the input that it becomes. `stride` is that of `cut`, `noise` and `top_k`."""
     row = tl.program_id(0)
     entries = tl.arange(0, BLOCK)
-    temperature = tl.load(floats + row * floats_stride)
-    top_p = tl.load(floats + row * floats_stride + 1)
-    uniform = tl.load(floats + row * floats_stride + 1 + book)
-    limit = tl.load(top_k + row * top_k_stride)
+    temperature, top_p = tl.load(cut + row * stride), tl.load(cut + row * stride + 1)
+    uniform = tl.load(noise + row * stride + book)
+    limit = tl.load(top_k + row * stride)
     offset = tl.load(offsets + book)
     if EARLY:
         gdc_wait()

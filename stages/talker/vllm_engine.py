@@ -1,13 +1,12 @@
 """The Talker's engine on stock vLLM: its core runs in this process, schedules, batches and owns the key/value cache.
 
 A request's life: `accept` hands it to vLLM with placeholder ids for its prompt and a TalkerRequest in `extra_args`;
-TalkerModelState embeds the plan and completes a frame behind each code 0 that vLLM samples; `step` returns the frames
-whose code 0 vLLM has returned. vLLM's word is final: the step that asynchronous scheduling runs behind an eos makes a
-frame that nobody asks for. The core is driven without vLLM's front end, which would make texts of codes.
+TalkerModelState embeds the plan and draws whole frames, whose codes 0 vLLM takes for its tokens; `step` returns the
+frames whose code 0 vLLM has returned. vLLM's word is final: the step that asynchronous scheduling runs behind an eos
+makes a frame that nobody asks for. The core is driven without vLLM's front end, which would make texts of codes.
 """
 
 import gc
-import itertools
 import time
 from dataclasses import dataclass
 
@@ -35,16 +34,17 @@ from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
 from ..weights import shapes
 from .model import PREFIX, Talker
 from .vllm_model import CONFIG_FORMAT, head_factor, register
+from .vllm_scheduler import TalkerScheduler
 from .vllm_state import REQUEST, Codes, TalkerRequest
 
-_SEED_MASK = (1 << 63) - 1
-"""vLLM keeps seeds as signed 64-bit integers, and a seed of -1 means none."""
 _POSITIONS_PER_SLOT = 1024
 """Of the key/value cache: a prompt and more than a minute of speech. Where it is short, vLLM lets a request wait."""
 _NEXT_TO_NOTHING = 0.01
 """The share of the GPU's memory that vLLM demands at its start, which means nothing once the cache's size is given."""
-_GRAPH_POSITIONS = 512
-"""Of a step: prompts that begin in it and a frame of each request that talks."""
+_PROMPT_POSITIONS = 512
+"""Of a step, beside a frame of each slot: more would hold up those who talk."""
+_MOST_CAPTURED = 1024
+"""Positions of the largest step that is captured as a graph."""
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
@@ -130,10 +130,16 @@ class VllmTalkerEngine(Engine):
     def _core_request(self, request: TalkerRequest) -> EngineCoreRequest:
         return EngineCoreRequest(
             request_id=str(request.key),
-            # Placeholders that are never sampled, so that counting them for the repetition penalty changes nothing.
             prompt_token_ids=[self._pad_id] * request.plan.positions,
             mm_features=None,
-            sampling_params=self._parameters(request),
+            # How codes are drawn is TalkerModelState's business.
+            sampling_params=SamplingParams(
+                max_tokens=request.sampling.max_new_frames,
+                stop_token_ids=[self._eos_id],  # without a tokenizer vLLM knows no eos of its own
+                detokenize=False,
+                extra_args={REQUEST: request},
+                skip_clone=True,  # the request must reach the model state itself, not a copy
+            ),
             pooling_params=None,
             arrival_time=time.time(),
             lora_request=None,
@@ -141,32 +147,13 @@ class VllmTalkerEngine(Engine):
             data_parallel_rank=None,
         )
 
-    def _parameters(self, request: TalkerRequest) -> SamplingParams:
-        sampling = request.sampling
-        return SamplingParams(
-            seed=sampling.seed & _SEED_MASK,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            repetition_penalty=sampling.repetition_penalty,
-            min_tokens=min(sampling.min_new_frames, sampling.max_new_frames),
-            max_tokens=sampling.max_new_frames,
-            stop_token_ids=[self._eos_id],  # without a tokenizer vLLM knows no eos of its own
-            detokenize=False,
-            extra_args={REQUEST: request},
-            skip_clone=True,  # the request must reach the model state itself, not a copy
-        )
-
     def _warm_up(self) -> None:
         """Speak a little, so that what vLLM compiles at first use is compiled."""
         row = np.full(1 + CODEBOOKS, NO_CODE, "<i4")
         row[:2] = 0, self._pad_id
-        # A kernel of its own for every kind of cut, and none where the likeliest code is taken.
-        for temperature, top_k, top_p in ((0.0, 0, 1.0), *itertools.product((1.0,), (0, 50), (0.9, 1.0))):
-            sampling = Sampling(0, temperature, top_k, top_p, min_new_frames=2, max_new_frames=2)
-            self.accept(Speak(-1, PromptPlan(row.tobytes()), sampling))
-            while self.has_work():
-                self.step()
+        self.accept(Speak(-1, PromptPlan(row.tobytes()), Sampling(0, min_new_frames=2, max_new_frames=2)))
+        while self.has_work():
+            self.step()
 
 
 @dataclass(frozen=True)
@@ -196,6 +183,7 @@ class _CoreWindow:
 def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
     """vLLM's settings: the Talker's options, and what the model state depends on."""
     vllm = options.vllm
+    positions = vllm.max_num_batched_tokens or options.slots + _PROMPT_POSITIONS
     return EngineArgs(
         model=str(checkpoint.directory),
         config_format=CONFIG_FORMAT,
@@ -204,19 +192,24 @@ def engine_args(checkpoint: Checkpoint, options: TalkerOptions) -> EngineArgs:
         enable_prompt_embeds=True,  # else the runner never asks for input embeddings
         enable_prefix_caching=False,  # all prompts of a length look alike to it
         dtype=options.dtype,
-        # FlashAttention, vLLM's choice, has no float32.
-        attention_backend="TRITON_ATTN" if (options.device, options.dtype) == ("cuda", "float32") else None,
+        # FlashAttention, vLLM's choice, has no float32, and takes three times as long where many requests each ask for
+        # one position.
+        attention_backend="TRITON_ATTN" if options.device == "cuda" else None,
         max_num_seqs=options.slots,
         max_model_len=options.max_positions,
-        max_num_batched_tokens=vllm.max_num_batched_tokens,
+        max_num_batched_tokens=positions,
         gpu_memory_utilization=_NEXT_TO_NOTHING,
         kv_cache_memory_bytes=cache_bytes(checkpoint.talker, options),
         block_size=vllm.block_size,
         load_format=vllm.load_format,
         enforce_eager=vllm.enforce_eager,
         # Steps that prefill are one graph too: launched kernel by kernel they would cost the first sound 7 to 40 ms.
-        compilation_config={"cudagraph_mode": "FULL", "max_cudagraph_capture_size": _GRAPH_POSITIONS},
-        async_scheduling=vllm.async_scheduling,
+        compilation_config={
+            "cudagraph_mode": "FULL",
+            "max_cudagraph_capture_size": min(positions, _MOST_CAPTURED),
+        },
+        async_scheduling=True,
+        scheduler_cls=TalkerScheduler,
         disable_log_stats=False,
         served_model_name="talker",
         profiler_config=_profiler_config(options),

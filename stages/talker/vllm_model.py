@@ -22,7 +22,6 @@ from ..architecture import TalkerConfig
 from ..checkpoint import read_checkpoint
 from .frames import FrameWeights
 from .model import CodePredictor, TextProjection
-from .sampling import drawable_ids
 from .vllm_state import TalkerModelState
 
 ARCHITECTURE = "DuotoneTalker"
@@ -87,8 +86,6 @@ class TalkerForVllm(Qwen3ForCausalLM):
         self.text_embedding = nn.Embedding(checkpoint.talker.text_vocab_size, checkpoint.talker.text_hidden_size)
         self.text_projection = TextProjection(checkpoint.talker)
         self.code_predictor = CodePredictor(checkpoint.talker)
-        self.register_buffer("never_sampled", _never_sampled(checkpoint.talker), persistent=False)
-        self._sampled_hidden: torch.Tensor | None = None
         for layer in self.model.layers:
             for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
                 norm.variance_epsilon /= head_factor(checkpoint.talker)
@@ -99,21 +96,14 @@ class TalkerForVllm(Qwen3ForCausalLM):
         return TalkerModelState
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits of code 0, [rows, vocab_size], -inf where no frame may begin. The sampler runs right after it."""
-        self._sampled_hidden = hidden_states
-        logits: torch.Tensor = super().compute_logits(hidden_states)
-        return logits.masked_fill_(self.never_sampled, float("-inf"))
-
-    def take_sampled_hidden(self) -> torch.Tensor:
-        """The hidden states [rows, hidden_size] whose logits were computed last."""
-        hidden, self._sampled_hidden = self._sampled_hidden, None
-        assert hidden is not None, "no logits have been computed since the last call"
-        return hidden
+        """The hidden states themselves: the sampler, which gets them, computes logits where it draws."""
+        return hidden_states
 
     def take_frame_weights(self) -> FrameWeights:
         """What completing frames reads, as it reads it; the modules that held it are freed. Call it once."""
         weights = FrameWeights.of(
             self.talker_config,
+            self.lm_head.weight[: self.talker_config.vocab_size].detach(),
             self.model.embed_tokens.weight[: self.talker_config.vocab_size].detach(),
             self.text_embedding.weight.detach(),
             self.text_projection,
@@ -127,11 +117,6 @@ class TalkerForVllm(Qwen3ForCausalLM):
         factor = head_factor(self.talker_config)
         spread = ((name, spread_heads(name, tensor, factor)) for name, tensor in weights)
         return AutoWeightsLoader(self).load_weights(spread, mapper=self.published_to_vllm)
-
-
-def _never_sampled(config: TalkerConfig) -> torch.Tensor:
-    """Bool [vocab_size]: the control ids but eos, which no frame may begin with."""
-    return torch.ones(config.vocab_size, dtype=torch.bool).index_fill(0, drawable_ids(config), False)
 
 
 def head_factor(config: TalkerConfig) -> int:

@@ -1,9 +1,9 @@
 """What Model Runner V2 calls at each step of the Talker: input embeddings before the backbone, whole frames after it.
 
-The runner asks for the embeddings of the scheduled rows, runs the backbone, computes the logits of code 0 and calls the
-sampler; `FrameSampler` lets vLLM sample code 0 and has `TalkerModelState` complete the frame. Main thread of the worker
-alone. Nothing here waits for the device: what the host must know (slots, frame numbers, who gets a frame) follows from
-the schedule, and what the device makes is left on the way to pinned memory.
+The runner asks for the embeddings of the scheduled rows, runs the backbone and calls the sampler with the hidden
+states that frames begin with; `FrameSampler` draws whole frames, and vLLM gets codes 0 as its tokens. Main thread of
+the worker alone. Nothing here waits for the device: what the host must know (slots, frame numbers, who gets a frame)
+follows from the schedule, and what the device makes is left on the way to pinned memory.
 """
 
 from collections import deque
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.profiler import record_function
+from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.buffer_utils import async_copy_to_gpu
@@ -25,7 +26,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
 from ..types import CODEBOOKS, PromptPlan, Sampling
-from .frames import FrameCompleter, NewFrames, PlainPredictor
+from .frames import FrameMaker, NewFrames, PlainPredictor
 from .kernels import FusedPredictor
 from .pass_kernel import fits, runs_on
 
@@ -87,11 +88,13 @@ class TalkerModelState(DefaultModelState):
         self.occupied = np.zeros(self.max_num_reqs, bool)
         self.prompt_positions = np.zeros(self.max_num_reqs, np.int64)
         self.text_ids = np.zeros((self.max_num_reqs, self.max_model_len), np.int32)
+        self.none = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=device)
+        """How many tokens of each request are rejected."""
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
         predictor = FusedPredictor(weights) if runs_on(device) and fits(weights) else PlainPredictor(weights)
-        self.frames = FrameCompleter(predictor, self.max_num_reqs)
+        self.frames = FrameMaker(predictor, self.max_num_reqs)
         if device.type == "cuda" and not self.model_config.enforce_eager:
             sizes = vllm_config.compilation_config.cudagraph_capture_sizes
             self.frames.capture({size for size in sizes if size < self.max_num_reqs} | {self.max_num_reqs})
@@ -110,7 +113,7 @@ class TalkerModelState(DefaultModelState):
             self.text_ids[req_index] = self.pad_id
             trailing = request.plan.trailing_text_ids[: self.max_model_len]
             self.text_ids[req_index, : len(trailing)] = trailing
-            self.frames.enter(req_index, request.sampling)
+            self.frames.enter(req_index, request.sampling, [int(codes[0]) for codes in request.codes])
 
     def remove_request(self, req_id: str) -> None:
         """The slot is free again: finished, aborted or preempted. Also called for requests that hold none."""
@@ -138,8 +141,8 @@ class TalkerModelState(DefaultModelState):
         """The sampler that the runner calls instead of vLLM's own, and no rejection sampler."""
         return FrameSampler(sampler, self), None
 
-    def complete_frames(self, code0: torch.Tensor, input_batch: InputBatch) -> None:
-        """Run the code predictor behind code 0, int64 [requests], and send the frames on their way to the host."""
+    def make_frames(self, hidden: torch.Tensor, input_batch: InputBatch) -> SamplerOutput:
+        """Draw a frame from each hidden state [requests, hidden_size], and send them on their way to the host."""
         stop = input_batch.num_computed_tokens_np + input_batch.num_scheduled_tokens
         # A piece of a prompt that has not reached its end draws nothing that counts, and must not touch the slot.
         drawn = self.occupied[input_batch.idx_mapping_np] & (stop >= input_batch.prefill_len_np)
@@ -148,13 +151,16 @@ class TalkerModelState(DefaultModelState):
         numbers = stop[rows] - self.prompt_positions[slots]
         new = NewFrames(rows, slots, numbers, self.text_ids[slots, numbers])
         with record_function("code predictor"):
-            codes = self.frames.complete(self.model.take_sampled_hidden(), code0, new)
-        host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=codes.is_cuda).copy_(codes, non_blocking=True)
-        arriving = host.numpy()
+            made = self.frames.make(hidden, new)
+        host = torch.empty(made.codes.shape, dtype=made.codes.dtype, pin_memory=made.codes.is_cuda)
+        arriving = host.copy_(made.codes, non_blocking=True).numpy()
         for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
             request = self.requests[slot]
             assert request is not None
             request.in_flight.append((arriving, row))
+        # vLLM copies its tokens to the host beside the next step, which overwrites what this one has made.
+        ids, counts = made.begun[:, : len(hidden)].clone()
+        return SamplerOutput(ids[:, None], None, None, num_sampled=counts, num_rejected=self.none[: len(hidden)])
 
     def _embed_prompts(self, input_batch: InputBatch) -> None:
         """Embed the scheduled rows of prompts, and of accepted frames where a request resumes."""
@@ -184,7 +190,7 @@ class TalkerModelState(DefaultModelState):
 
 
 class FrameSampler(Sampler):
-    """vLLM's sampler, followed by the rest of the frame."""
+    """Takes the place of vLLM's sampler, of which nothing but the counts of tokens is used, and those by nobody."""
 
     def __init__(self, base: Sampler, state: TalkerModelState) -> None:
         super().__init__(
@@ -198,8 +204,12 @@ class FrameSampler(Sampler):
         )
         self._state = state
 
+    def add_request(self, req_idx: int, prompt_len: int, sampling_params: SamplingParams) -> None:
+        """A request draws as its TalkerRequest says."""
+
+    def apply_staged_writes(self) -> None:
+        """Nothing is staged."""
+
     def __call__(self, logits: torch.Tensor, input_batch: InputBatch) -> SamplerOutput:
-        """Sample code 0 of each request from logits [requests, vocab_size] and complete the frames."""
-        output = super().__call__(logits, input_batch)
-        self._state.complete_frames(output.sampled_token_ids.view(-1), input_batch)
-        return output
+        """Whole frames; what the model calls its logits are hidden states [requests, hidden_size]."""
+        return self._state.make_frames(logits, input_batch)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from duotone.stages.architecture import TalkerConfig
-from duotone.stages.talker.frames import FrameCompleter, FrameWeights, NewFrames, PlainPredictor
+from duotone.stages.talker.frames import FrameMaker, FrameWeights, NewFrames, PlainPredictor
 from duotone.stages.talker.kernels import FusedPredictor
 from duotone.stages.talker.model import Talker
 from duotone.stages.types import CODEBOOKS, Sampling
@@ -41,6 +41,7 @@ def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
     model = talker.model
     return FrameWeights.of(
         config,
+        talker.codec_head.weight,
         model.codec_embedding.weight,
         model.text_embedding.weight,
         talker.text_projection,
@@ -49,16 +50,16 @@ def random_weights(dtype: torch.dtype = torch.bfloat16) -> FrameWeights:
 
 
 def graph_ms(predictor: PlainPredictor, rows: int) -> tuple[float, torch.cuda.CUDAGraph]:
-    """Time of completing `rows` frames in a captured graph, the median, and the graph."""
-    completer = FrameCompleter(predictor, rows)
+    """Time of making `rows` frames in a captured graph, the median, and the graph."""
+    maker = FrameMaker(predictor, rows)
     for slot in range(rows):
-        completer.enter(slot, Sampling(seed=slot))
-    completer.capture([rows])
+        maker.enter(slot, Sampling(seed=slot))
+    maker.capture([rows])
     each = np.arange(rows)
     new = NewFrames(each, each, np.zeros_like(each), np.zeros_like(each))
-    hidden = torch.randn(rows, completer.slot_inputs.shape[1], device="cuda", dtype=completer.slot_inputs.dtype)
-    completer.complete(hidden, torch.zeros(rows, dtype=torch.int64, device="cuda"), new)
-    graph = completer._graphs[rows]
+    hidden = torch.randn(rows, maker.slot_inputs.shape[1], device="cuda", dtype=maker.slot_inputs.dtype)
+    maker.make(hidden, new)
+    graph = maker._graphs[rows]
     return replay_ms(graph), graph
 
 

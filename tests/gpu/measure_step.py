@@ -21,7 +21,7 @@ import torch
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.messages import Abort, Speak
 from duotone.stages.pipeline import TalkerOptions, VllmOptions
-from duotone.stages.talker.frames import NewFrames
+from duotone.stages.talker.frames import MadeFrames, NewFrames
 from duotone.stages.talker.vllm_start import start_vllm_talker
 from duotone.stages.types import CODEBOOKS, FRAME_S, NO_CODE, PromptPlan, Sampling
 
@@ -79,18 +79,18 @@ class Bench:
 
     @contextmanager
     def without_predictor(self) -> Iterator[None]:
-        """Steps end with code 0: vLLM and the backbone alone."""
-        complete = self.frames.complete
-        self.frames.complete = lambda hidden, code0, new: torch.zeros(
-            len(hidden), CODEBOOKS, dtype=torch.int16, device=hidden.device
+        """Steps end with the hidden states: vLLM and the backbone alone."""
+        make = self.frames.make
+        self.frames.make = lambda hidden, new: MadeFrames(
+            torch.zeros(len(hidden), CODEBOOKS, dtype=torch.int16, device=hidden.device),
+            torch.ones(2, len(hidden), dtype=torch.int64, device=hidden.device),
         )
         yield
-        self.frames.complete = complete
+        self.frames.make = make
 
     def predictor_ms(self, batch: int, runs: int = 30) -> float:
-        """Time on the GPU of completing `batch` frames: the median."""
+        """Time on the GPU of making `batch` frames: the median."""
         hidden = torch.randn(batch, self.frames.slot_inputs.shape[1], device="cuda", dtype=torch.bfloat16)
-        code0 = torch.zeros(batch, dtype=torch.int64, device="cuda")
         times = []
         rows = np.arange(batch)
         for row in range(batch):
@@ -99,7 +99,7 @@ class Bench:
         for _ in range(runs):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            self.frames.complete(hidden, code0, new)
+            self.frames.make(hidden, new)
             end.record()
             end.synchronize()
             times.append(start.elapsed_time(end))

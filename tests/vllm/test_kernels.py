@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.talker.frames import FrameCompleter, NewFrames, PlainPredictor, draw_codes
+from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, draw_codes
 from duotone.stages.talker.kernels import FusedDraws, FusedPredictor
 from duotone.stages.talker.pass_kernel import CLUSTERS, GROUPS, RANKS, compiled, fits, packed, runs_on
 from duotone.stages.types import Sampling
@@ -26,7 +26,7 @@ REQUESTS = [
     Sampling(seed=5, subtalker_top_k=0),
 ]
 EACH = np.arange(len(REQUESTS))
-FRAMES = NewFrames(EACH, EACH, np.full_like(EACH, 2), np.full_like(EACH, 7))
+FRAMES = NewFrames(EACH, EACH, np.zeros_like(EACH), np.full_like(EACH, 7))
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +83,16 @@ def test_the_number_of_rows_changes_no_bit_of_a_row(weights):
 
 @on_hopper
 def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
-    frames = FrameCompleter(FusedPredictor(weights), len(REQUESTS))
+    frames = FrameMaker(FusedPredictor(weights), len(REQUESTS))
     for slot, sampling in enumerate(REQUESTS):
         frames.enter(slot, sampling)
     hidden = torch.randn(len(REQUESTS), HIDDEN, generator=torch.Generator().manual_seed(3)).to(DEVICE, torch.bfloat16)
-    code0 = torch.tensor([3, 1, 4, 1, 5], device=DEVICE)
-    expected = frames.complete(hidden, code0, FRAMES).clone()
+    expected = frames.make(hidden, FRAMES).codes.clone()
     expected_inputs = frames.slot_inputs.clone()
     frames.capture([2, 8])
     for _ in range(3):
         frames.slot_inputs.zero_()
-        assert torch.equal(frames.complete(hidden, code0, FRAMES)[: len(REQUESTS)], expected)
+        assert torch.equal(frames.make(hidden, FRAMES).codes[: len(REQUESTS)], expected)
         assert torch.equal(frames.slot_inputs[EACH], expected_inputs[EACH])
 
 
@@ -139,13 +138,14 @@ def test_draws_are_those_of_the_reference_for_every_kind_of_request():
     rows = 64
     logits = 3 * torch.randn(rows, 50, device=DEVICE)
     logits[::7, 10:20] = logits[::7, :1]  # equal logits
-    top_k = torch.randint(0, 60, (rows,), dtype=torch.int32, device=DEVICE)
-    floats = torch.rand(rows, 17, device=DEVICE)
+    floats = torch.rand(rows, 19, device=DEVICE)
     floats[:, 0] = torch.where(torch.rand(rows, device=DEVICE) < 0.2, 0.0, 2 * floats[:, 0])
     floats[::3, 1] = 1.0
+    top_k, cut, noise = floats[:, 18].view(torch.int32), floats[:, :2], floats[:, 2:18]
+    top_k.random_(0, 60)
     codes = torch.zeros(rows, 16, dtype=torch.int64, device=DEVICE)
-    inputs = FusedDraws(weights).draw(logits, 4, codes, top_k, floats)
-    expected = draw_codes(logits, floats[:, 5], floats[:, 0], top_k, floats[:, 1])
+    inputs = FusedDraws(weights).draw(logits, 4, codes, top_k, cut, noise)
+    expected = draw_codes(logits, noise[:, 4], cut[:, 0], top_k, cut[:, 1])
     assert torch.equal(codes[:, 4], expected)
     assert not codes[:, [0, 3, 5]].any()
     table_rows = weights.predictor_table[expected + weights.code_offsets[4]]

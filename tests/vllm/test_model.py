@@ -55,11 +55,3 @@ def test_published_heads_are_left_alone():
     assert spread_heads("talker.model.layers.0.self_attn.q_proj.weight", weight, 1) is weight
     name = "talker.code_predictor.model.layers.0.self_attn.q_proj.weight"
     assert spread_heads(name, weight, 2) is weight, "the code predictor has kernels of its own"
-
-
-def test_only_codes_and_eos_may_begin_a_frame():
-    from duotone.stages.talker.vllm_model import _never_sampled
-
-    config = talker_config()
-    allowed = (~_never_sampled(config)).nonzero().flatten().tolist()
-    assert allowed == [*range(60), 71]

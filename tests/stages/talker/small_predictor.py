@@ -54,6 +54,7 @@ def frame_weights(talker: Talker) -> FrameWeights:
     model = talker.model
     return FrameWeights.of(
         talker.config,
+        talker.codec_head.weight,
         model.codec_embedding.weight,
         model.text_embedding.weight,
         talker.text_projection,
