@@ -15,14 +15,12 @@ from ..errors import CheckpointError
 from . import product_programs, programs
 from .decoder import CodecDecoder
 from .layers import KERNEL, ConvNeXtBlock, FrozenConv, ResidualUnit, VocoderBlock
-from .products import MIN_BLOCK, Product, Rows, Snake, choose_unit_tile, conv_product, early, split_columns
+from .products import MIN_BLOCK, Product, Rows, Snake, Tile, choose_unit_tile, conv_product, early, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
 
 COPY_BLOCK = 2048
 """Elements of a context that one program copies."""
-WIDEST_UNIT = 192
-"""Channels of a residual unit that one program computes whole."""
 ATTENTION_WARPS = 4
 SAMPLES_BLOCK = 64
 """Samples that one program of the last convolution makes."""
@@ -173,18 +171,18 @@ class FusedUnit:
 
     def __call__(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         """`added`: x before its activation. `raw` may be `added`."""
-        if x.channels > WIDEST_UNIT:
+        tile = choose_unit_tile(x.channels, x.values.element_size())
+        if tile is None:
             hidden = x.fresh(x.channels)
             self.dilated(x, out=hidden)
             self.pointwise(hidden, raw=raw, out=out, added=added)
         else:
-            self._whole(x, added, raw, out)
+            self._whole(tile, x, added, raw, out)
 
-    def _whole(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
+    def _whole(self, tile: Tile, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         dilated, pointwise = self.dilated, self.pointwise
         assert dilated.snake is not None
         assert pointwise.snake is not None
-        tile = choose_unit_tile(x.channels, x.values.element_size())
         product_programs.residual_unit[(triton.cdiv(x.rows, tile.m),)](
             x.values,
             dilated.weight,

@@ -13,6 +13,8 @@ from . import product_programs
 from .layers import FrozenConv, FrozenSnakeBeta
 
 MIN_BLOCK = product_programs.MIN_BLOCK.value
+WIDEST_UNIT = 192
+"""Channels of a residual unit that one program may compute whole."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,16 @@ def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> 
     return Tile(128, 128, k, 4 if rows * columns > 8_000_000 else 8, 3)
 
 
-def choose_unit_tile(channels: int, bytes_: int) -> Tile:
-    """The tile of a whole residual unit; `n` is all channels."""
+def choose_unit_tile(channels: int, bytes_: int) -> Tile | None:
+    """The tile of a whole residual unit, `n` all channels; None where two products compute it."""
+    if channels > WIDEST_UNIT:
+        return None
     if bytes_ == 4:
         return Tile(64, channels, 32, 4, 2)
-    return Tile(64, channels, 64, 4, 3) if channels % 64 == 0 else Tile(128, channels, 32, 4, 3)
+    if channels % 64 == 0:
+        return Tile(64, channels, 64, 4, 3)
+    # What Triton 3.6 makes for a GPU of 128 rows and columns in two parts is wrong: 10 dB from the reference.
+    return None if split_columns(channels)[1] else Tile(128, channels, 32, 4, 3)
 
 
 @dataclass(frozen=True)

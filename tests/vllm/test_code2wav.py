@@ -9,8 +9,10 @@ import torch
 
 from duotone.stages.checkpoint import read_checkpoint
 from duotone.stages.code2wav.decoder import load_decoder
-from duotone.stages.code2wav.fused import Batch, FusedDecoder
+from duotone.stages.code2wav.fused import Batch, FusedDecoder, FusedUnit
 from duotone.stages.code2wav.graphs import batch_sizes
+from duotone.stages.code2wav.layers import ResidualUnit, SnakeBeta, freeze
+from duotone.stages.code2wav.products import Rows
 from duotone.stages.errors import CheckpointError
 from duotone.stages.types import SAMPLES_PER_FRAME
 
@@ -97,3 +99,30 @@ def test_batch_sizes_reach_the_largest_in_steps_of_a_quarter(most):
     sizes = batch_sizes(most)
     assert (sizes[0], sizes[-1]) == (1, most)
     assert all(small < large <= max(small + 1, 1.25 * small) for small, large in itertools.pairwise(sizes))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("channels", [24, 48, 64, 96, 192, 384])
+def test_residual_unit_of_any_width_in_sixteen_bits_is_the_references(channels):
+    """Each width has a tile of its own; the published ones among them are 96, 192 and 384."""
+    frames, per_frame, dilation = 8, 40, 3
+    torch.manual_seed(channels)
+    parts = torch.nn.ModuleList([ResidualUnit(channels, dilation), SnakeBeta(channels)])
+    x = torch.randn(1, channels, frames * per_frame)
+    for parameter in parts.parameters():
+        torch.nn.init.normal_(parameter, std=0.5 / parameter[0].numel() ** 0.5 if parameter.dim() > 1 else 0.3)
+    freeze(parts.requires_grad_(False).to(DEVICE))
+    unit, after = parts
+    x = x.to(DEVICE)
+    expected, activated = unit(x), unit.act1(x)
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
+    owners = torch.zeros(frames, dtype=torch.int32, device=DEVICE)
+    fused = FusedUnit(unit, after, dtype)
+    context = fused.dilated.context
+    padded = torch.nn.functional.pad(activated[0].T, (0, 0, context, 0)).to(dtype).contiguous()
+    before = Rows(x[0].T.to(dtype).contiguous(), owners, per_frame)
+    raw, out = before.fresh(channels), before.fresh(channels)
+    fused(Rows(padded, owners, per_frame, context), before, raw, out)
+    for made, right in ((raw, expected), (out, after(expected))):
+        noise = made.values.float() - right[0].T
+        assert right.square().mean() > 1e3 * noise.square().mean()
