@@ -190,7 +190,7 @@ class TalkerModelState(DefaultModelState):
 
 
 class FrameSampler(Sampler):
-    """Takes the place of vLLM's sampler, of which nothing but the counts of tokens is used, and those by nobody."""
+    """Draws whole frames in the place of vLLM's sampler. The runner counts tokens in it, which nobody reads."""
 
     def __init__(self, base: Sampler, state: TalkerModelState) -> None:
         super().__init__(
