@@ -1,4 +1,4 @@
-"""How many frames a stream sends to Code2Wav next: a pure decision, since chunk sizes never change a sample.
+"""How many frames a stream sends to Code2Wav next: a pure decision, since samples are the same to rounding.
 
 Small chunks bring the first sound early, large ones cost less a frame. So the first chunk is one frame, and the next
 ones are as large as the listener's lead allows: how much audio there is beyond what real time has played. Sizes are
