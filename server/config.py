@@ -146,7 +146,7 @@ def load_settings(
     layers = [_profile_layer(path)] if (path := profile or named) else []
     layers.append(_layer("environment", {_key_of(name): _parsed(value) for name, value in variables.items()}))
     layers.append(_layer("command line", flags))
-    layers.append(_layer("environment", _orchestration(environment.get(ORCHESTRATION_VARIABLE))))
+    layers.append(_layer("environment", _orchestration(environment.get(ORCHESTRATION_VARIABLE, ""))))
     tree: Tree = {}
     for layer in layers:
         _merge(tree, layer.tree)
@@ -206,9 +206,9 @@ def _layer(where: str, flat: Mapping[str, object]) -> Layer:
     return Layer(where, tree)
 
 
-def _orchestration(switch: str | None) -> dict[str, object]:
+def _orchestration(switch: str) -> dict[str, object]:
     """What the variable says, as a layer. Raises ConfigurationError for anything but a clear yes or no."""
-    if switch is None:
+    if not switch:
         return {}
     if switch.lower() not in _SWITCH:
         raise ConfigurationError(

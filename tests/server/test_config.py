@@ -148,9 +148,14 @@ def test_the_orchestration_switch_stands_over_every_layer(switch, orchestration)
     assert settings.pipeline.orchestration == orchestration
 
 
-@pytest.mark.parametrize("switch", ["", "2", "event"])
+@pytest.mark.parametrize("switch", [" ", "2", "event"])
 def test_an_orchestration_switch_that_is_no_clear_word_is_an_error(switch):
     assert "VLLM_OMNI_EVENT_DRIVEN_ORCH" in refusal(environment={"VLLM_OMNI_EVENT_DRIVEN_ORCH": switch})
+
+
+def test_an_empty_orchestration_switch_is_none():
+    settings = load_settings(None, {"pipeline.orchestration": "polling"}, {"VLLM_OMNI_EVENT_DRIVEN_ORCH": ""})
+    assert settings.pipeline.orchestration == "polling"
 
 
 def test_settings_cannot_be_changed():
