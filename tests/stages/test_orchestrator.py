@@ -146,9 +146,10 @@ async def test_one_more_than_may_wait_is_refused_and_changes_nothing(pipeline):
     async with pipeline(stages, max_waiting=2) as orchestrator:
         for _ in range(3):
             submit(orchestrator)
-        with pytest.raises(QueueFull):
+        orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
+        with pytest.raises(QueueFull, match="no more than 2 requests may wait"):
             submit(orchestrator)
-        assert len(orchestrator._requests) == 3
+        assert len(orchestrator._requests) == 4
 
 
 async def test_nobody_may_wait_when_the_queue_has_no_room_but_a_free_slot_is_taken(pipeline):
