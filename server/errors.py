@@ -22,7 +22,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
-from ..stages.errors import DuotoneError, NotReady, PipelineError, ProfilingConflict, QueueFull, RequestError
+from ..stages.errors import (
+    DuotoneError,
+    NotReady,
+    PipelineError,
+    ProfilerFailed,
+    ProfilingConflict,
+    QueueFull,
+    RequestError,
+)
 from .protocol import ErrorBody, ErrorEnvelope
 from .request_id import REQUEST_ID_HEADER, current_request_id
 
@@ -81,6 +89,7 @@ _TABLE: dict[type[Exception], Answer] = {
     KeyRefused: Answer(401, "invalid_request_error", "invalid_api_key"),
     ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
     ProfilingConflict: Answer(409, "invalid_request_error", "profiling_conflict"),
+    ProfilerFailed: Answer(500, "server_error", "profiler_failed"),
     NotReady: Answer(503, "server_error", "not_ready"),
     PipelineError: Answer(503, "server_error", "pipeline_failed"),
     Exception: Answer(500, "server_error", "internal_error"),
@@ -121,7 +130,7 @@ def envelope(error: Exception) -> ErrorEnvelope:
     elif isinstance(error, DuotoneError):
         message = str(error)
     elif isinstance(error, HTTPException):
-        message = str(error.detail)
+        message = _why_unread(error.__cause__) or str(error.detail)
     return ErrorEnvelope(error=ErrorBody(message=message, type=answer.type, param=param, code=answer.code))
 
 
@@ -144,6 +153,18 @@ async def answer_error(connection: HTTPConnection, error: Exception) -> Response
     # What the client is told, and not the error itself, which may hold all of a body.
     log.log(level, "%s %s: %d: %s", method, connection.url.path, answer.status, told.error.message)
     return JSONResponse(told.model_dump(), answer.status, headers)
+
+
+def _why_unread(cause: BaseException | None) -> str | None:
+    """What was wrong with a body that FastAPI could not read, which only the cause of its exception tells."""
+    match cause:
+        case UnicodeDecodeError():
+            return f"the body is not {cause.encoding.upper()}: {cause.reason} at byte {cause.start}"
+        case RecursionError():
+            return "the body is nested too deeply"
+        case ValueError():  # Python reads no integer of more than some thousand digits.
+            return f"the body cannot be read: {str(cause).partition(';')[0]}"
+    return None
 
 
 def _readable(problems: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:

@@ -54,10 +54,20 @@ async def test_what_is_no_json_is_told_as_such(client, content):
     assert "not JSON" in error["message"]
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000])
-async def test_a_body_that_cannot_be_read_is_the_client_s_fault(client, content):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"model": "\xff"}', "the body is not UTF-8: invalid start byte at byte 11"),
+        (b"\xff\xfe\x00", "the body is not UTF-16-LE: truncated data at byte 2"),
+        (b"[" * 100_000, "the body is nested too deeply"),
+        (b'{"seed": ' + b"1" * 5000 + b"}", "the body cannot be read: Exceeds the limit (4300 digits) "),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_told_why(client, content, why):
     answer = await client.post(SPEECH, content=content)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_body")
+    assert error["message"].startswith(why)
 
 
 @pytest.mark.parametrize(
