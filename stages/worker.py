@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .channel import WorkerChannel
@@ -127,13 +128,20 @@ class Loop:
             return Profiled([], f"{type(error).__name__}: {error}")
 
 
-def exit_with_parent() -> None:
-    """Leave at once when standard input ends, which is when the parent process is gone. Runs in a thread of its own."""
+def exit_with_parent(address: str) -> None:
+    """Leave at once when standard input ends, which is when the parent process is gone. Runs in a thread of its own.
+
+    A parent that was killed while it waited for this worker has left the folder of the `address`.
+    """
 
     def watch() -> None:
         # The unbuffered file descriptor: a thread inside a buffered read would hold its lock at interpreter exit.
         while os.read(sys.stdin.fileno(), 4096):
             pass
+        bound = Path(address.removeprefix("ipc://"))
+        with suppress(OSError):
+            bound.unlink()
+            bound.parent.rmdir()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
@@ -155,7 +163,7 @@ def main() -> None:
     # The terminal's Ctrl-C reaches the whole group; the server decides when a worker stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_spec()
-    exit_with_parent()
+    exit_with_parent(sys.argv[1])
     name = f"{spec.stage}-{spec.replica}"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {name}: %(message)s")
     with closing(WorkerChannel(sys.argv[1])) as channel:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -177,6 +178,16 @@ def test_workers_end_with_a_server_that_is_killed_and_no_socket_is_left(tmp_path
     server = Server(env={"TMPDIR": str(tmp_path)})
     server.wait_until_ready()
     assert len(server.workers()) == 2
+    assert server.kill() == []
+    assert list(tmp_path.rglob("duotone-*")) == []
+
+
+def test_a_server_that_is_killed_while_it_starts_leaves_no_socket_behind(tmp_path):
+    server = Server(env={"TMPDIR": str(tmp_path)})
+    while len(server.children("duotone.stages.worker")) < 2:
+        assert server.process.poll() is None
+        time.sleep(0.1)
+    assert len(list(tmp_path.rglob("duotone-*"))) == 2
     assert server.kill() == []
     assert list(tmp_path.rglob("duotone-*")) == []
 
