@@ -7,7 +7,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,7 +98,10 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal ends it. Raises DuotoneError when the pipeline cannot start."""
+    """Serve until a signal ends it. Raises DuotoneError when the pipeline cannot start or the monitor be written."""
+    if settings.monitor_file is not None:
+        with _writing(settings.monitor_file), settings.monitor_file.open("a"):
+            pass  # Better now than when all has been measured.
     service = assemble(settings)
     failures: list[DuotoneError] = []
 
@@ -131,9 +135,19 @@ def serve(settings: Settings) -> None:
         server.run()
     finally:
         if settings.monitor_file is not None:
-            service.monitor.write(settings.monitor_file, time.monotonic())
+            with _writing(settings.monitor_file):
+                service.monitor.write(settings.monitor_file, time.monotonic())
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def _writing(monitor_file: Path) -> Iterator[None]:
+    """Raises ConfigurationError for what the system says."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"--monitor {monitor_file}: cannot be written: {error.strerror}") from None
 
 
 def request_to_say(settings: Settings, fields: Mapping[str, object], ref_audio: Path | None) -> SpeechRequest:

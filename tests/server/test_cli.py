@@ -1,5 +1,6 @@
 """The command line: quick help, and one readable line for what is wrong."""
 
+import json
 import subprocess
 import sys
 
@@ -43,6 +44,8 @@ def test_the_command_line_loads_nothing_heavy():
         (["serve", "--set", "port"], ["error: command line: --set port: expected KEY=VALUE"]),
         (["serve", "--config", "/none.yaml"], ["error: /none.yaml: cannot be read: "]),
         (["serve", "--set", "a=1", "--set", "b=1"], ["command line: a: unknown key", "command line: b: unknown key"]),
+        (["serve", "--monitor", "no/such.json"], ["error: --monitor no/such.json: cannot be written: No such file"]),
+        (["serve", "--monitor", "."], ["error: --monitor .: cannot be written: Is a directory"]),
         (["say", "hi", "-o", "hi.doc"], ["error: hi.doc: cannot write this format"]),
         (["say", "hi", "-o", "no/such/hi.wav"], ["error: no/such/hi.wav: there is no folder no/such"]),
         (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
@@ -59,6 +62,15 @@ def test_what_is_wrong_is_told_in_a_line_each(arguments, lines, tmp_path, monkey
     assert len(result.stderr.splitlines()) == len(lines)
     assert all(line in result.stderr for line in lines)
     assert "Traceback" not in result.output
+
+
+def test_the_monitor_is_written_at_the_end_and_a_full_disk_told_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("duotone.server.service.Server.run", lambda _: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert run("serve", "--monitor", str(tmp_path / "seconds.json")).exit_code == 0
+    assert [second["requests_in_flight"] for second in json.loads((tmp_path / "seconds.json").read_text())] == [0]
+    full = run("serve", "--monitor", "/dev/full")
+    assert full.stderr == "error: --monitor /dev/full: cannot be written: No space left on device\n"
 
 
 def test_a_text_may_come_from_standard_input(tmp_path, monkeypatch):
