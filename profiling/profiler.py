@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from vllm.config import ProfilerConfig
 
 
+_END_BYTES = 1024
+"""A trace's last words, its name among them, are in its last bytes."""
+
+
 class ProfilerError(Exception):
-    """The profiler cannot run here, or did not start when it was told to."""
+    """The profiler cannot run here, did not start when it was told to, or could not write its trace."""
 
 
 class TorchProfiler:
@@ -29,16 +33,16 @@ class TorchProfiler:
         self._options = options
         self._name = name
         self._profile: torch.profiler.profile | None = None
-        self._steps = 0
-        self._files: list[Path] = []
+        self._steps: int | None = None
+        """Since the start; None while none is waited for."""
 
     def start(self) -> None:
         """Begin, at once or after `delay_iterations` steps. Raises ProfilerError when it does not run."""
-        self._steps, self._files = 0, []
         try:
             self._options.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ProfilerError(f"{self._options.directory}: {error.strerror}") from None
+        self._steps = 0
         if self._options.delay_iterations == 0:
             self._record()
 
@@ -56,29 +60,44 @@ class TorchProfiler:
 
     def step(self) -> None:
         """The engine did a step."""
+        if self._steps is None:
+            return
         self._steps += 1
-        recorded = self._steps - self._options.delay_iterations
-        if self._profile is None:
-            if recorded == 0:
-                self._record()
-        elif self._options.max_iterations and recorded >= self._options.max_iterations:
-            self._write()
+        if self._steps == self._options.delay_iterations:
+            self._record()
+        elif self._steps == self._options.delay_iterations + self._options.max_iterations:
+            assert self._profile is not None
+            self._profile.stop()
+            self._steps = None
 
     def stop(self) -> list[Path]:
-        """End, if `max_iterations` has not ended it before; returns the files written since the start."""
-        if self._profile is not None:
-            self._write()
-        # A step after this one must not begin to record.
-        self._steps = self._options.delay_iterations + 1
-        return self._files
+        """End, if `max_iterations` has not ended it before, and write; returns the file, none before the delay is over.
 
-    def _write(self) -> None:
-        assert self._profile is not None
-        self._profile.stop()
+        Raises ProfilerError when the file is not there whole. Whatever happens, nothing is recorded any more.
+        """
+        (steps, self._steps), (profile, self._profile) = (self._steps, None), (self._profile, None)
+        if profile is None:
+            return []
+        if steps is not None:
+            profile.stop()
         path = (self._options.directory / f"{self._name}.{time.time_ns()}.trace.json").resolve()
-        self._profile.export_chrome_trace(str(path))
-        self._profile = None
-        self._files.append(path)
+        profile.export_chrome_trace(str(path))
+        _check_whole(path)
+        return [path]
+
+
+def _check_whole(path: Path) -> None:
+    """Raises ProfilerError for a trace that is missing or cut, of which torch only logs that it failed."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END_BYTES))
+            end = file.read()
+        if path.name.encode() in end and end.rstrip().endswith(b"}"):
+            return
+        reason = "the trace is cut"
+    except OSError as error:
+        reason = f"the trace is not there: {error.strerror}"
+    raise ProfilerError(f"{path}: {reason}; is its directory gone, or its disk full?")
 
 
 class CudaWindow(Protocol):

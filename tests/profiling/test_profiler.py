@@ -1,6 +1,8 @@
 """Worker profilers: what is recorded when, and a start that fails."""
 
 import json
+import resource
+import shutil
 
 import pytest
 
@@ -31,7 +33,7 @@ def test_a_window_holds_the_steps_between_start_and_stop(tmp_path):
     step(profiler, 3)
     assert path.name.startswith("talker-0.")
     assert steps(path) == ["step 1", "step 2"]
-    assert profiler.stop() == [path]
+    assert profiler.stop() == []
     profiler.start()
     step(profiler, 4)
     (second,) = profiler.stop()
@@ -46,6 +48,61 @@ def test_delay_and_maximum_bound_the_window(tmp_path):
         step(profiler, number)
     (path,) = profiler.stop()
     assert steps(path) == ["step 3", "step 4"]
+
+
+def test_a_forgotten_profile_ends_by_itself_unless_told_otherwise(tmp_path):
+    def recorded(**options) -> int:
+        profiler = TorchProfiler(ProfilerOptions(profiler="torch", directory=tmp_path, **options), "talker-0")
+        profiler.start()
+        for number in range(103):
+            step(profiler, number)
+        (path,) = profiler.stop()
+        return len(steps(path))
+
+    assert recorded() == 100
+    assert recorded(max_iterations=101) == 101
+    assert recorded(max_iterations=0) == 103
+
+
+def test_nothing_is_recorded_before_a_start(tmp_path):
+    profiler = TorchProfiler(ProfilerOptions(profiler="torch", directory=tmp_path, delay_iterations=2), "talker-0")
+    for number in range(1, 5):
+        step(profiler, number)
+    assert profiler.stop() == []
+
+
+@pytest.fixture
+def file_bytes():
+    """Sets how large a file may get, as a disk that fills up does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# torch gives a trace that it has cut another name, unless only the last bytes are missing.
+@pytest.mark.parametrize(("fails", "said"), [("gone", "not there: No such"), ("early", "not there"), ("late", "cut")])
+def test_a_trace_that_is_missing_or_cut_is_said_and_the_next_one_is_written(tmp_path, file_bytes, fails, said):
+    profiler = TorchProfiler(ProfilerOptions(profiler="torch", directory=tmp_path / "traces"), "talker-0")
+
+    def window() -> None:
+        profiler.start()
+        for number in range(5):
+            step(profiler, number)
+
+    window()
+    (whole,) = profiler.stop()
+    window()
+    if fails == "gone":
+        shutil.rmtree(tmp_path / "traces")
+    else:
+        file_bytes(1000 if fails == "early" else whole.stat().st_size - 80)
+    with pytest.raises(ProfilerError, match=rf"traces/talker-0\..*json: the trace is {said}"):
+        profiler.stop()
+    file_bytes(resource.RLIM_INFINITY)
+    assert profiler.stop() == []
+    window()
+    (path,) = profiler.stop()
+    assert len(steps(path)) == 5
 
 
 def test_a_stop_before_the_delay_is_over_writes_nothing_and_nothing_starts_later(tmp_path):
