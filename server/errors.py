@@ -22,7 +22,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
-from ..stages.errors import DuotoneError, NotReady, PipelineError, ProfilingConflict, QueueFull, RequestError
+from ..stages.errors import (
+    DuotoneError,
+    NotReady,
+    PipelineError,
+    ProfilerFailed,
+    ProfilingConflict,
+    QueueFull,
+    RequestError,
+)
 from .protocol import ErrorBody, ErrorEnvelope
 from .request_id import REQUEST_ID_HEADER, current_request_id
 
@@ -81,6 +89,7 @@ _TABLE: dict[type[Exception], Answer] = {
     KeyRefused: Answer(401, "invalid_request_error", "invalid_api_key"),
     ClientGone: Answer(499, "invalid_request_error", "client_closed_request"),
     ProfilingConflict: Answer(409, "invalid_request_error", "profiling_conflict"),
+    ProfilerFailed: Answer(500, "server_error", "profiler_failed"),
     NotReady: Answer(503, "server_error", "not_ready"),
     PipelineError: Answer(503, "server_error", "pipeline_failed"),
     Exception: Answer(500, "server_error", "internal_error"),

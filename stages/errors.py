@@ -8,6 +8,7 @@ DuotoneError
 └── PipelineError      the pipeline cannot do what was asked of it now
     ├── NotReady       a stage is starting, draining or dead
     ├── StageFailed    a worker failed on this request or died with it
+    │   └── ProfilerFailed  a worker's profiler did not start, or did not write its trace
     └── ProfilingConflict  profiling runs already, or does not run
 """
 
@@ -54,3 +55,7 @@ class ProfilingConflict(PipelineError):
 
 class StageFailed(PipelineError):
     """A worker failed on this request, or died while it held it."""
+
+
+class ProfilerFailed(StageFailed):
+    """A worker's profiler did not start, or did not write its trace."""

@@ -92,13 +92,19 @@ class Orchestrator:
         self._accepting = True
 
     async def drain(self, drain_s: float) -> None:
-        """Take no more requests but what follows on others, let those in flight end for `drain_s`, then fail them."""
+        """Take no more requests but what follows on others, let those in flight end for `drain_s`, then fail them.
+
+        A trace that is being written is in flight too.
+        """
         self._accepting, self._finishing = False, True
-        if self._requests:
-            self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await self.profiling.drain()
+                if self._requests:
+                    self._idle.clear()
+                    await self._idle.wait()
         self._finishing = False
+        self._questions.close()
         self._fail_all(NotReady("the server is stopping"))
 
     async def stop(self, drain_s: float) -> None:
@@ -306,7 +312,6 @@ class Orchestrator:
         """Fail what the dead worker held, and whoever waits when nobody is left to serve them; start another one."""
         log.error("%s", reason)
         self._questions.lost(replica)
-        self.profiling.lost(replica)
         self._monitor.gone(replica.name)
         stranded = list(replica.holds)
         if not any(other.alive for other in self._fleet.replicas(replica.spec.stage)):

@@ -14,6 +14,7 @@ class Questions:
     """Open questions and who has to answer them. Event loop only."""
 
     def __init__(self) -> None:
+        self.closed = False
         self._open: dict[tuple[Replica, type], asyncio.Future[Exposition | Profiled | None]] = {}
 
     async def ask(
@@ -23,7 +24,7 @@ class Questions:
         kind: type[Answer],
         timeout_s: float,
     ) -> list[Answer | None]:
-        """Each replica's answer, None from one that died or did not answer in time.
+        """Each replica's answer, None from one that is dead or did not answer in time.
 
         Who asks for what has been asked already, and is not answered yet, shares the answer.
         """
@@ -31,8 +32,12 @@ class Questions:
         for replica in replicas:
             future = self._open.get((replica, kind))
             if future is None:
-                future = self._open[replica, kind] = asyncio.get_running_loop().create_future()
-                replica.send(question)
+                future = asyncio.get_running_loop().create_future()
+                if replica.alive and not self.closed:
+                    self._open[replica, kind] = future
+                    replica.send(question)
+                else:
+                    future.set_result(None)
             futures.append(future)
         if futures:
             await asyncio.wait(futures, timeout=timeout_s)
@@ -47,6 +52,12 @@ class Questions:
         """A worker has answered."""
         if (future := self._open.pop((replica, type(answer)), None)) is not None:
             future.set_result(answer)
+
+    def close(self) -> None:
+        """The server stops: no answer is waited for any more."""
+        self.closed = True
+        for replica, _ in list(self._open):
+            self.lost(replica)
 
     def lost(self, replica: Replica) -> None:
         """A worker is gone and answers nothing any more."""

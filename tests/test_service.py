@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,8 +226,38 @@ async def test_two_curls_profile_running_stages_into_a_trace_each(tmp_path):
             assert (await client.post("/start_profile", json={"stages": ["code2wav"]})).status_code == 200
             await speak(client)
             assert list((await client.post("/stop_profile")).json()["files"]) == ["code2wav-0"]
+            # A trace that cannot be written is no success, and the next window opens.
+            assert (await client.post("/start_profile", json={"stages": ["code2wav"]})).status_code == 200
+            await speak(client)
+            shutil.rmtree(tmp_path / "traces")
+            failed = await client.post("/stop_profile")
+            assert failed.status_code == 500
+            assert f"code2wav-0: ProfilerError: {tmp_path}/traces/code2wav-0." in failed.json()["error"]["message"]
+            assert (await client.post("/start_profile", json={"stages": ["code2wav"]})).status_code == 200
+            assert len((await client.post("/stop_profile")).json()["files"]["code2wav-0"]) == 1
     finally:
         assert server.stop() == 0
+
+
+async def test_a_server_that_stops_while_a_trace_is_written_says_so_and_leaves_it_whole(tmp_path, capfd):
+    options = json.dumps({"talker": {"profiler": "torch", "directory": str(tmp_path)}})
+    server = Server("--profiler-config", options, "--set", "http.drain_s=0.5")
+    server.wait_until_ready()
+    worker = server.workers()["talker"]
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        assert (await client.post("/start_profile")).status_code == 200
+        await speak(client)
+        os.kill(worker, signal.SIGSTOP)  # It takes as long to write as we like.
+        stopped = asyncio.create_task(client.post("/stop_profile"))
+        await asyncio.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        answer = await stopped
+        os.kill(worker, signal.SIGCONT)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the server is stopping")
+    assert server.process.wait(20) == 0
+    assert "killed" not in capfd.readouterr().err
+    (written,) = tmp_path.iterdir()
+    assert "decode" in trace(str(written))
 
 
 async def test_a_window_that_ends_by_itself_is_a_success_at_its_stop(tmp_path):

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from duotone.stages.errors import NotReady, ProfilingConflict, RequestError, StageFailed
+from duotone.stages.errors import NotReady, ProfilerFailed, ProfilingConflict, RequestError, StageFailed
 
 from .fake_pipeline import FakePipeline, FakeProfiling
 
@@ -35,7 +35,8 @@ async def test_stages_are_passed_on(client, pipeline, body):
         (ProfilingConflict("profiling runs already on talker-0"), 409, None),
         (RequestError("no stage 'vocoder'", "stages"), 400, "stages"),
         (NotReady("not running: talker-0"), 503, None),
-        (StageFailed("talker-0: no room"), 503, None),
+        (StageFailed("talker-0: the worker has died"), 503, None),
+        (ProfilerFailed("talker-0: no room"), 500, None),
     ],
 )
 @pytest.mark.parametrize("route", ["/start_profile", "/stop_profile"])

@@ -1,12 +1,13 @@
 """Profiling running stages: who is asked, what is a conflict, and what a failure leaves behind."""
 
 import asyncio
+import logging
 
 import pytest
 
 from duotone.profiling.options import ProfilerOptions
 from duotone.stages import profile_control
-from duotone.stages.errors import NotReady, ProfilingConflict, RequestError, StageFailed
+from duotone.stages.errors import NotReady, ProfilerFailed, ProfilingConflict, RequestError, StageFailed
 from duotone.stages.messages import Exposition, Profiled, Scrape, StartProfile, StopProfile
 from duotone.stages.pipeline import Code2WavOptions, TalkerOptions
 
@@ -83,22 +84,77 @@ async def test_a_failed_start_is_undone_where_it_worked(pipeline):
         assert len(stages.sent("talker", StopProfile)) == 1
         assert not stages.sent("code2wav", StopProfile)
         await stages.say("talker", Profiled([]))
-        with pytest.raises(StageFailed, match="code2wav-0: no room"):
+        with pytest.raises(ProfilerFailed, match="code2wav-0: no room"):
             await start
         with pytest.raises(ProfilingConflict):
             await orchestrator.profiling.stop(None)
 
 
-async def test_a_worker_that_dies_while_profiled_is_no_conflict_later(pipeline):
+async def test_what_could_not_be_written_is_told_beside_what_was_and_profiling_is_off(pipeline):
+    stages = FakeStages()
+    async with pipeline(stages, **BOTH) as orchestrator:
+        control = orchestrator.profiling
+        await answered(stages, control.start(None), talker=Profiled([]), code2wav=Profiled([]))
+        with pytest.raises(ProfilerFailed, match=r"talker-0: no disk; code2wav-0 wrote /c\.json"):
+            await answered(stages, control.stop(None), talker=Profiled([], "no disk"), code2wav=Profiled(["/c.json"]))
+        await answered(stages, control.start(None), talker=Profiled([]), code2wav=Profiled([]))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("others", [["code2wav"], []])
+async def test_a_worker_that_died_while_profiled_is_missed_at_the_stop_once(pipeline, monkeypatch, replaced, others):
+    monkeypatch.setattr("duotone.stages.fleet.FIRST_BACKOFF_S", 0.01 if replaced else 60)
+    stages = FakeStages()
+    async with pipeline(stages, **BOTH) as orchestrator:
+        control = orchestrator.profiling
+        answers = dict.fromkeys(others, Profiled([]))
+        await answered(stages, control.start(["talker", *others]), talker=Profiled([]), **answers)
+        stages.processes["talker"].end(-9)
+        await asyncio.sleep(0.4)
+        assert len(stages.launched) == 2 + replaced
+        written = dict.fromkeys(others, Profiled(["/c.json"]))
+        told = "talker-0: the worker has died" + "; code2wav-0 wrote /c.json" * len(others)
+        with pytest.raises(StageFailed, match=f"^{told}$") as failure:
+            await answered(stages, control.stop(None), **written)
+        assert not isinstance(failure.value, ProfilerFailed)
+        with pytest.raises(ProfilingConflict):
+            await control.stop(None)
+        if replaced:
+            await answered(stages, control.start(["talker"]), talker=Profiled([]))
+        else:
+            with pytest.raises(NotReady, match="talker-0"):
+                await control.start(None)
+
+
+async def test_a_stop_that_lasts_longer_than_the_server_is_told_so(pipeline):
     stages = FakeStages()
     async with pipeline(stages, talker=BOTH["talker"]) as orchestrator:
         await answered(stages, orchestrator.profiling.start(None), talker=Profiled([]))
-        stages.processes["talker"].end(-9)
-        await asyncio.sleep(0.4)
+        stops = [asyncio.create_task(orchestrator.profiling.stop(named)) for named in (None, ["talker"])]
+        await settle()
+        await orchestrator.drain(0.05)
+        with pytest.raises(NotReady, match="the server is stopping"):
+            await asyncio.wait_for(stops[0], 1)
         with pytest.raises(ProfilingConflict):
-            await orchestrator.profiling.stop(None)
-        with pytest.raises(NotReady, match="talker-0"):
-            await orchestrator.profiling.start(None)
+            await asyncio.wait_for(stops[1], 1)
+        with pytest.raises(NotReady, match="the server is stopping"):
+            await asyncio.wait_for(orchestrator.profiling.start(None), 1)
+
+
+async def test_a_stop_that_ends_while_the_server_drains_names_its_files_and_logs_them(pipeline, caplog):
+    caplog.set_level(logging.INFO)
+    stages = FakeStages()
+    async with pipeline(stages, talker=BOTH["talker"]) as orchestrator:
+        await answered(stages, orchestrator.profiling.start(None), talker=Profiled([]))
+        stop = asyncio.create_task(orchestrator.profiling.stop(None))
+        await settle()
+        draining = asyncio.create_task(orchestrator.drain(5))
+        await settle()
+        assert not draining.done()
+        await stages.say("talker", Profiled(["/t.json"]))
+        assert await stop == {"talker-0": ["/t.json"]}
+        await asyncio.wait_for(draining, 1)
+        assert "talker-0: profiled into /t.json" in caplog.messages
 
 
 async def test_a_worker_that_dies_before_it_answers_fails_the_stop(pipeline):
@@ -108,7 +164,7 @@ async def test_a_worker_that_dies_before_it_answers_fails_the_stop(pipeline):
         stop = asyncio.create_task(orchestrator.profiling.stop(None))
         await settle()
         stages.processes["talker"].end(-9)
-        with pytest.raises(StageFailed, match="talker-0: no answer"):
+        with pytest.raises(StageFailed, match="talker-0: the worker has died"):
             await asyncio.wait_for(stop, 2)
 
 
