@@ -3,6 +3,7 @@
 The pipeline's error tree (stages/errors.py) goes on here:
 
     RequestError
+    ├── NotHttp        what was sent is not HTTP that can be read
     ├── NotJson        what was sent is not JSON at all
     ├── ModelNotFound  the request names a model that is not served
     └── VoiceNotFound  the request is about an uploaded voice that is not there
@@ -37,6 +38,10 @@ from .request_id import REQUEST_ID_HEADER, current_request_id
 log = logging.getLogger(__name__)
 
 RETRY_NOT_READY_S = 5
+
+
+class NotHttp(RequestError):
+    """What was sent is not HTTP that can be read."""
 
 
 class NotJson(RequestError):
@@ -82,6 +87,7 @@ class Answer:
 _TABLE: dict[type[Exception], Answer] = {
     RequestValidationError: Answer(400, "invalid_request_error", "invalid_value"),
     RequestError: Answer(400, "invalid_request_error", "invalid_value"),
+    NotHttp: Answer(400, "invalid_request_error", "invalid_http"),
     NotJson: Answer(400, "invalid_request_error", "invalid_json"),
     ModelNotFound: Answer(404, "invalid_request_error", "model_not_found"),
     VoiceNotFound: Answer(404, "invalid_request_error", "voice_not_found"),

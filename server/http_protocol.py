@@ -1,11 +1,16 @@
-"""What uvicorn's HTTP lacks: limits on what comes in front of a request's body."""
+"""What uvicorn's protocols lack: limits on what comes in front of a request's body, and the envelope of every error."""
 
 import asyncio
+from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import Frame, Opcode
 
-from .errors import envelope
+from .errors import NotHttp, answer_to, envelope
+from .live_protocol import ErrorEvent
 
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 60.0
@@ -46,7 +51,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse()
+            self._refuse(HTTPException(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def on_message_begin(self) -> None:
         """Of the parser."""
@@ -72,14 +77,30 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_last:
             super().on_body(body)
 
+    def send_400_response(self, msg: str) -> None:
+        """Of uvicorn, for what the parser does not take."""
+        self._refuse(NotHttp(msg))
+
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
-    def _refuse(self) -> None:
-        error = HTTPException(431, f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes")
-        body = envelope(error).model_dump_json().encode()
+    def _refuse(self, error: Exception) -> None:
+        status, body = HTTPStatus(answer_to(error).status), envelope(error).model_dump_json().encode()
         self.transport.write(
-            b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body)
+            b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+            % (status, status.phrase.encode(), len(body), body)
         )
         self.transport.close()
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Tells, before it closes with 1009, of a message that is too large to be taken at all."""
+
+    def handle_parser_exception(self) -> None:
+        """Of uvicorn, which sends the close."""
+        if isinstance(self.conn.parser_exc, PayloadTooBig):
+            error = HTTPException(413, f"the message is larger than {self.config.ws_max_size} bytes")
+            told = ErrorEvent(error=envelope(error).error).model_dump_json().encode()
+            # Sent at once with the close: a client that is still sending may read no further than the next packet.
+            self.conn.writes.insert(0, Frame(Opcode.TEXT, told).serialize(mask=False))
+        super().handle_parser_exception()

@@ -34,7 +34,7 @@ from .app import create_app
 from .catalog import Catalog, Model, served_name
 from .cloning import Cloning
 from .config import Settings
-from .http_protocol import HttpProtocol
+from .http_protocol import HttpProtocol, WebSocketProtocol
 from .narration import Narrator, Planner
 from .protocol import SpeechRequest
 
@@ -121,7 +121,8 @@ def serve(settings: Settings) -> None:
             log_config=None,
             server_header=False,
             http=HttpProtocol,
-            # Beyond it uvicorn hangs up; a session tells why it ends, so it is to see messages that are too large.
+            ws=WebSocketProtocol,
+            # A session ends in better order than its protocol, so it is to see messages that are a little too large.
             ws_max_size=2 * settings.max_body_bytes(recordings=service.cloner is not None),
             ws_per_message_deflate=False,  # Samples hardly shrink, and compressed formats not at all.
             timeout_graceful_shutdown=_LAST_WRITES_S,

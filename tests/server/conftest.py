@@ -13,7 +13,7 @@ from duotone.profiling.metrics import Metrics
 from duotone.server.app import create_app
 from duotone.server.catalog import Catalog, Model
 from duotone.server.config import HttpOptions, Settings, TextOptions
-from duotone.server.http_protocol import HttpProtocol
+from duotone.server.http_protocol import HttpProtocol, WebSocketProtocol
 from duotone.stages.types import Sampling
 
 from .fake_pipeline import FakePipeline, plan_of
@@ -72,7 +72,8 @@ async def client(app) -> AsyncIterator[httpx.AsyncClient]:
 async def listening(app) -> AsyncIterator[int]:
     """A real server for the application on a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, http=HttpProtocol, log_config=None, lifespan="off"))
+        config = uvicorn.Config(app, http=HttpProtocol, ws=WebSocketProtocol, log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]

@@ -109,10 +109,13 @@ async def test_what_uvicorn_says_of_a_connection_that_it_has_closed_means_that_t
         await Wire(Closed(), HttpOptions()).tell(Obeyed(type="cancelled"))
 
 
-async def test_a_message_larger_than_any_ends_the_session_without_an_alarm(port, alarms):
+async def test_a_message_larger_than_any_ends_the_session_with_an_error_and_without_an_alarm(port, alarms):
     async with connect(f"ws://127.0.0.1:{port}{LIVE}", proxy=None, compression=None) as session:
         with contextlib.suppress(ConnectionClosed):
             await session.send("x" * (20 << 20))
+        told = json.loads(await session.recv())
+        assert (told["type"], told["error"]["code"]) == ("error", "body_too_large")
+        assert told["error"]["message"] == f"the message is larger than {16 << 20} bytes"
         await session.wait_closed()
         assert session.close_code == 1009
     await asyncio.sleep(0.05)
@@ -146,6 +149,21 @@ async def test_a_head_that_does_not_end_is_refused(port, endless):
     writer.close()
     assert head.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body)["error"]["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        pytest.param(b"\x16\x03\x01\x02\0\x01", id="a TLS hello"),
+        pytest.param(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", id="an endless path"),
+        pytest.param(b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", id="a negative length"),
+        pytest.param(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", id="a bad chunk"),
+    ],
+)
+async def test_what_is_no_http_is_refused_in_the_envelope(port, junk):
+    head, _, body = (await said_to(port, junk)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert json.loads(body)["error"]["code"] == "invalid_http"
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /live", b"GET /live HTTP/1.1\r\nHost: a\r\n\r\nGET /"])
