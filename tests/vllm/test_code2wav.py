@@ -35,7 +35,7 @@ def fused(request):
 
 
 @torch.inference_mode()
-def decode(fused, chunks, dtype=torch.float32):
+def decode_chunks(fused, chunks, dtype=torch.float32):
     """The samples of each of (slot, position, codes [frames, 16])."""
     lengths = [len(codes) for _, _, codes in chunks]
     count, frames = len(chunks), sum(lengths)
@@ -62,11 +62,11 @@ def test_chunks_of_mixed_streams_are_the_references(fused):
     """A slot used anew, streams of different age and different frames beside each other, one that idles."""
     decoder, rounding = fused
     one, two = CASES["codec_05"], CASES["codec_04"]
-    (first,) = decode(decoder, [(1, 0, two.codes[:1])])
+    (first,) = decode_chunks(decoder, [(1, 0, two.codes[:1])])
     assert_heard(first, two, 0, rounding)
-    first, _ = decode(decoder, [(1, 0, one.codes[:2]), (decoder.idle_slot, 0, one.codes[4:5])])
+    first, _ = decode_chunks(decoder, [(1, 0, one.codes[:2]), (decoder.idle_slot, 0, one.codes[4:5])])
     assert_heard(first, one, 0, rounding)
-    later, young = decode(decoder, [(1, 2, one.codes[2:3]), (0, 0, two.codes[:3])])
+    later, young = decode_chunks(decoder, [(1, 2, one.codes[2:3]), (0, 0, two.codes[:3])])
     assert_heard(later, one, 2, rounding)
     assert_heard(young, two, 0, rounding)
 
@@ -75,15 +75,18 @@ def test_window_of_attention_moves_with_the_stream(fused):
     """The golden window is 9 and chunks have at most 4: after 12 frames the ring of keys has come round."""
     decoder, rounding = fused
     case = CASES["codec_06"]
-    heard = [decode(decoder, [(2, first, case.codes[first:][:4])])[0] for first in (0, 4, 8)]
-    heard += decode(decoder, [(2, 12, case.codes[12:13])])
+    heard = [decode_chunks(decoder, [(2, first, case.codes[first:][:4])])[0] for first in (0, 4, 8)]
+    heard += decode_chunks(decoder, [(2, 12, case.codes[12:13])])
     assert_heard(np.concatenate(heard), case, 0, rounding)
 
 
 def test_samples_become_int16_clamped_and_rounded_to_nearest(fused):
     decoder, _ = fused
     codes = CASES["codec_05"].codes[:1]
-    (floats,), (integers,) = decode(decoder, [(0, 0, codes)]), decode(decoder, [(0, 0, codes)], torch.int16)
+    (floats,), (integers,) = (
+        decode_chunks(decoder, [(0, 0, codes)]),
+        decode_chunks(decoder, [(0, 0, codes)], torch.int16),
+    )
     assert np.array_equal(integers, np.rint(floats * np.float32(32_767)).astype(np.int16))
 
 
