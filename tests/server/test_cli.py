@@ -1,10 +1,14 @@
 """The command line: quick help, and one readable line for what is wrong."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from duotone import __version__
@@ -23,6 +27,16 @@ def test_help_names_the_commands():
     output = run("--help").output
     assert "serve" in output
     assert "say" in output
+
+
+@pytest.mark.parametrize("page", ["README.md", "profiling/README.md"])
+def test_every_command_that_is_written_down_can_be_read(page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    commands = re.findall(r"`duotone (\w+ [^`]+)`|^duotone (\w+ [^#\n]+)", text, re.MULTILINE)
+    assert commands
+    for inline, line in commands:
+        name, *arguments = shlex.split(inline or line)
+        get_command(app).commands[name].make_context(name, arguments)
 
 
 def test_the_command_line_loads_nothing_heavy():
