@@ -82,11 +82,11 @@ class TorchProfiler:
             profile.stop()
         path = (self._options.directory / f"{self._name}.{time.time_ns()}.trace.json").resolve()
         profile.export_chrome_trace(str(path))
-        _check_whole(path)
+        check_whole(path)
         return [path]
 
 
-def _check_whole(path: Path) -> None:
+def check_whole(path: Path) -> None:
     """Raises ProfilerError for a trace that is missing or cut, of which torch only logs that it failed."""
     try:
         with path.open("rb") as file:

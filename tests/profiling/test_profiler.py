@@ -9,7 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from duotone.profiling.options import ProfilerOptions  # noqa: E402
-from duotone.profiling.profiler import CudaProfiler, ProfilerError, TorchProfiler, make_profiler  # noqa: E402
+from duotone.profiling.profiler import (  # noqa: E402
+    CudaProfiler,
+    ProfilerError,
+    TorchProfiler,
+    check_whole,
+    make_profiler,
+)
 
 
 def step(profiler, number: int) -> None:
@@ -103,6 +109,19 @@ def test_a_trace_that_is_missing_or_cut_is_said_and_the_next_one_is_written(tmp_
     window()
     (path,) = profiler.stop()
     assert len(steps(path)) == 5
+
+
+def test_a_cut_is_seen_wherever_it_is(tmp_path):
+    profiler = TorchProfiler(ProfilerOptions(profiler="torch", directory=tmp_path), "talker-0")
+    profiler.start()
+    (path,) = profiler.stop()
+    trace = path.read_bytes()
+    for size in range(len(trace)):
+        path.write_bytes(trace[:size])
+        with pytest.raises(ProfilerError, match="cut"):
+            check_whole(path)
+    path.write_bytes(trace)
+    check_whole(path)
 
 
 def test_a_stop_before_the_delay_is_over_writes_nothing_and_nothing_starts_later(tmp_path):

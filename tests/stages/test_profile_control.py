@@ -58,6 +58,8 @@ async def test_a_second_start_and_a_stop_without_start_are_conflicts(pipeline):
             await control.start(None)
         with pytest.raises(ProfilingConflict, match="code2wav-0"):
             await control.stop(["code2wav"])
+        with pytest.raises(ProfilingConflict, match=r"on code2wav-0$"):
+            await answered(stages, control.stop(["talker", "code2wav"]))
         await answered(stages, control.stop(["talker"]), talker=Profiled([]))
         with pytest.raises(ProfilingConflict):
             await control.stop(["talker"])
@@ -124,6 +126,18 @@ async def test_a_worker_that_died_while_profiled_is_missed_at_the_stop_once(pipe
         else:
             with pytest.raises(NotReady, match="talker-0"):
                 await control.start(None)
+
+
+async def test_a_worker_in_the_place_of_a_profiled_one_can_be_profiled_at_once(pipeline, monkeypatch):
+    monkeypatch.setattr("duotone.stages.fleet.FIRST_BACKOFF_S", 0.01)
+    stages = FakeStages()
+    async with pipeline(stages, talker=BOTH["talker"]) as orchestrator:
+        control = orchestrator.profiling
+        await answered(stages, control.start(None), talker=Profiled([]))
+        stages.processes["talker"].end(-9)
+        await asyncio.sleep(0.4)
+        await answered(stages, control.start(None), talker=Profiled([]))
+        assert await answered(stages, control.stop(None), talker=Profiled(["/t.json"])) == {"talker-0": ["/t.json"]}
 
 
 async def test_a_stop_that_lasts_longer_than_the_server_is_told_so(pipeline):
