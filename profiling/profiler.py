@@ -65,7 +65,7 @@ class TorchProfiler:
         self._steps += 1
         if self._steps == self._options.delay_iterations:
             self._record()
-        elif self._steps == self._options.delay_iterations + self._options.max_iterations:
+        elif self._steps == self._options.delay_iterations + self._options.most_steps:
             assert self._profile is not None
             self._profile.stop()
             self._steps = None
@@ -161,9 +161,7 @@ def vllm_profiler_config(options: ProfilerOptions) -> "ProfilerConfig":
         from vllm.config import ProfilerConfig
     except ImportError as error:
         raise ProfilerError(f"the cuda profiler is vLLM's, which is not installed: {error}") from None
-    return ProfilerConfig(
-        profiler="cuda", delay_iterations=options.delay_iterations, max_iterations=options.max_iterations
-    )
+    return ProfilerConfig(profiler="cuda", delay_iterations=options.delay_iterations, max_iterations=options.most_steps)
 
 
 def make_profiler(options: ProfilerOptions, name: str) -> Profiler:
