@@ -33,7 +33,7 @@ _TABLE_ROWS = 8192
 
 @dataclass(frozen=True)
 class FrameWeights:
-    """What completing a frame reads, on one device and in one dtype."""
+    """What making a frame reads, on one device and in one dtype."""
 
     head: Tensor
     """[codes + 1, hidden]: the codec head's rows of what a frame may begin with, codes in their order and last eos."""
@@ -145,10 +145,7 @@ class FrameMaker:
         self._seeds[slot] = sampling.seed % 2**64
         self._min_frames[slot] = sampling.min_new_frames
         self._top_k[slot] = first.top_k, later.top_k
-        self._draws[slot] = (
-            *(sampling.repetition_penalty, first.temperature, first.top_p),
-            *(later.temperature, later.top_p),
-        )
+        self._draws[slot] = sampling.repetition_penalty, first.temperature, first.top_p, later.temperature, later.top_p
         if codes0:
             self._seen[slot] = torch.bincount(torch.tensor(codes0), minlength=self._seen.shape[1]).bool()
 

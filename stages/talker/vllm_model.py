@@ -100,7 +100,7 @@ class TalkerForVllm(Qwen3ForCausalLM):
         return hidden_states
 
     def take_frame_weights(self) -> FrameWeights:
-        """What completing frames reads, as it reads it; the modules that held it are freed. Call it once."""
+        """What making frames reads, as it reads it; the modules that held it are freed. Call it once."""
         weights = FrameWeights.of(
             self.talker_config,
             self.lm_head.weight[: self.talker_config.vocab_size].detach(),

@@ -88,8 +88,8 @@ class TalkerModelState(DefaultModelState):
         self.occupied = np.zeros(self.max_num_reqs, bool)
         self.prompt_positions = np.zeros(self.max_num_reqs, np.int64)
         self.text_ids = np.zeros((self.max_num_reqs, self.max_model_len), np.int32)
-        self.none = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=device)
-        """How many tokens of each request are rejected."""
+        self.rejected = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=device)
+        """How many tokens of each request are rejected: none, as none are guessed."""
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
         weights = model.take_frame_weights()
@@ -160,7 +160,7 @@ class TalkerModelState(DefaultModelState):
             request.in_flight.append((arriving, row))
         # vLLM copies its tokens to the host beside the next step, which overwrites what this one has made.
         ids, counts = made.begun[:, : len(hidden)].clone()
-        return SamplerOutput(ids[:, None], None, None, num_sampled=counts, num_rejected=self.none[: len(hidden)])
+        return SamplerOutput(ids[:, None], None, None, num_sampled=counts, num_rejected=self.rejected[: len(hidden)])
 
     def _embed_prompts(self, input_batch: InputBatch) -> None:
         """Embed the scheduled rows of prompts, and of accepted frames where a request resumes."""

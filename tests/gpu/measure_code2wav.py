@@ -238,7 +238,7 @@ def distinct_calls(streams: int, frames: int) -> list[Call]:
     """One of each kind in a step of the published sizes; whole units and their two products."""
     config = read_config(PUBLISHED)
     decoder, calls = random_decoder(config), []
-    for fused.WIDEST_UNIT in (192, 0):
+    for products.WIDEST_UNIT in (192, 0):
         built = FusedDecoder(decoder, config, torch.bfloat16, streams, 16)
         calls += record_calls(lambda: built(*step_arguments(config, streams, frames)))  # noqa: B023
     return sorted({call.name: call for call in calls}.values(), key=lambda call: -call.flops)

@@ -106,8 +106,10 @@ class Bench:
         return statistics.median(times)
 
     def continuous(self, concurrent: int, requests: int) -> tuple[float, float]:
-        """`requests` of STREAM_FRAMES, `concurrent` at once, each followed by another: ms a step, seconds of audio a
-        second."""
+        """`requests` of STREAM_FRAMES, `concurrent` at once, each followed by another.
+
+        Returns milliseconds a step and seconds of audio a second.
+        """
         left, frames, steps = requests, 0, 0
         for index in range(concurrent):  # of every age, or they would all end in one step
             self.speak(STREAM_FRAMES * (index + 1) // concurrent or 1)

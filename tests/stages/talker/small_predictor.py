@@ -1,4 +1,4 @@
-"""A random code predictor of awkward sizes, as what completing a frame reads."""
+"""A random code predictor of awkward sizes, as what making a frame reads."""
 
 from dataclasses import replace
 
