@@ -37,6 +37,11 @@ struct Attention {
     int start, count;
     float eps;
 
+    // Of item `item`, a row's key/value head.
+    __device__ void recall(Past& past, int item) const {
+        past.take(keys + long(item) * POSITIONS * HEAD, values + long(item) * POSITIONS * HEAD, start);
+    }
+
     // `count` positions of a row from `start` on, in one query head. The first of those that share a key stores it.
     __device__ void attend(Past& past, int row, int kv_head, int member) const {
         const int lane = threadIdx.x % 32, head = kv_head * GROUP + member;

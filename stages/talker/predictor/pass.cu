@@ -32,6 +32,7 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
 
     const int tokens = rows * count, items = rows * KV_HEADS, first = threadIdx.x / 32 / GROUP * BLOCKS + blockIdx.x;
     const long cached = long(rows) * KV_HEADS * POSITIONS * HEAD;
+    constexpr int AT_ONCE = WARPS / GROUP * BLOCKS;
     int met = 0;
     for (int layer = 0; layer < LAYERS; ++layer) {
         const unsigned char* next = weights + long(BLOCKS) * LAYER_BYTES;
@@ -48,12 +49,12 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
                                      eps};
         multiply_rows<Qkv>(x, HIDDEN, tokens, wide, received, qkv, eps);
         const unsigned char* gate_up = weights + Qkv::BYTES + Output::BYTES;
+        Past past;  // of earlier launches: the first is there when the blocks have met
+        if (first < items) attention.recall(past, first);
         meet(counters, met, wide, gate_up, GateUp::BYTES, 0, GateUp::BYTES / 2);
 #pragma unroll 1
-        for (int item = first; item < items; item += WARPS / GROUP * BLOCKS) {
-            Past past;
-            past.take(attention.keys + long(item) * POSITIONS * HEAD, attention.values + long(item) * POSITIONS * HEAD,
-                      start);
+        for (int item = first; item < items; item += AT_ONCE) {
+            if (item > first) attention.recall(past, item);
             attention.attend(past, item / KV_HEADS, item % KV_HEADS, threadIdx.x / 32 % GROUP);
         }
         meet(counters, met, wide, gate_up, GateUp::BYTES, GateUp::BYTES / 2, GateUp::BYTES);
