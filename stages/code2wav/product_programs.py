@@ -95,7 +95,8 @@ def residual_unit(
     out_context,
     EARLY: tl.constexpr,
     TAPS: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    EVEN_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
     WIDE: tl.constexpr,
     NARROW: tl.constexpr,
@@ -112,7 +113,7 @@ def residual_unit(
     left = x + (row * channels + owner * x_context)[:, None]
     total, total_narrow, _ = _multiply(
         left, dilated, n, narrow, channels, channels, TAPS, tap_stride,
-        False, EVEN, EVEN, BLOCK_M, WIDE, NARROW, BLOCK_K,
+        False, EVEN_K, EVEN_N, BLOCK_M, WIDE, NARROW, BLOCK_K,
     )  # fmt: skip
     hidden = _biased_snake(total, dilated_bias, inner_frequency, inner_height, n, channels).to(x.dtype.element_ty)
     total = tl.dot(hidden, _square(pointwise, n, n, channels), input_precision="tf32x3")

@@ -15,6 +15,10 @@ from .layers import FrozenConv, FrozenSnakeBeta
 MIN_BLOCK = product_programs.MIN_BLOCK.value
 WIDEST_UNIT = 192
 """Channels of a residual unit that one program may compute whole."""
+MULTIPROCESSORS = 132
+"""Of an H200, on which tiles were measured."""
+LEAST_BESIDE = 64
+"""Columns of the narrow part of a tile."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,13 @@ class Tile:
 
 
 def split_columns(columns: int) -> tuple[int, int]:
-    """Tensor cores' products have powers of two of columns: such a number as one part or, if it is three, two."""
+    """Tensor cores' products have powers of two of columns: such a number as one part or, if it is three, two.
+
+    Beside a part of 32 columns or fewer the wider one comes out wrong on an H200, 6 dB from the reference, though the
+    PTX that Triton 3.6 makes is right. So few are better filled up.
+    """
     third = columns // 3
-    if columns == 3 * third and third >= MIN_BLOCK and third & (third - 1) == 0:
+    if columns == 3 * third and third >= LEAST_BESIDE and third & (third - 1) == 0:
         return 2 * third, third
     return max(MIN_BLOCK, triton.next_power_of_2(columns)), 0
 
@@ -40,19 +48,22 @@ def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> 
     """The tile of a product [rows, taps · depth] x [taps · depth, columns] of elements of `bytes_` bytes."""
     if bytes_ == 4:
         return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
-    if rows <= 64:
-        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
-    if depth % 64:  # choose_unit_tile says why no more rows
+    if depth % 64:  # nothing that is published
         return Tile(64, 64, 32, 4, 4)
-    if rows * columns < 400 * 64 * 64:
+    area = -(-rows // 64) * 64 * columns
+    if area <= MULTIPROCESSORS * 64 * 32:
+        # Programs are few: small ones, with much of their inputs under way at once.
+        return Tile(32, 32, 128, 4, 4) if taps * depth <= 512 else Tile(64, 32, 128, 4, 6)
+    if area <= MULTIPROCESSORS * 64 * 128:
+        return Tile(64, 64, 64, 4, 7)
+    if area < 3 * MULTIPROCESSORS * 64 * 64:
         return Tile(64, 64, 64, 4, 4)
-    if columns % 128 or rows * columns < 2 * 132 * 128 * 64:
+    if columns % 128:
         return Tile(128, 64, 64, 4, 3)
-    if taps * depth < 1024:
-        # The epilogue is a large part of the work: small tiles let one program's hide behind another's product.
+    if taps * depth < 1024 or area < 1.8 * MULTIPROCESSORS * 128 * 128:
+        # Where the epilogue is a large part, one program's hides behind another's product.
         return Tile(64, 128, 64, 4, 3)
-    # Two programs of 4 warps share a multiprocessor, which needs many programs.
-    return Tile(128, 128, 64, 4 if rows * columns > 8_000_000 else 8, 3)
+    return Tile(128, 128, 64, 4, 3)
 
 
 def choose_unit_tile(channels: int, bytes_: int) -> Tile | None:
@@ -63,9 +74,7 @@ def choose_unit_tile(channels: int, bytes_: int) -> Tile | None:
         return Tile(64, channels, 32, 4, 2)
     if channels % 64 == 0:
         return Tile(64, channels, 64, 4, 3)
-    # 128 rows, 32 inputs, 64 columns and 32 beside them come out wrong on an H200, 10 dB from the reference, though the
-    # PTX that Triton 3.6 makes is right. 32 columns and fewer are right there.
-    return Tile(128, channels, 32, 4, 3) if channels <= 32 else None
+    return Tile(128, channels, 32, 4, 3)
 
 
 @dataclass(frozen=True)

@@ -171,11 +171,11 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
         calls.append(Call(self, again, x.rows, self.columns, self.depth * self.taps, kind))
         again()
 
-    def record_unit(self: FusedUnit, x: Rows, *others: Rows | None) -> None:
-        again = functools.partial(whole, self, x, *others)
+    def record_unit(self: FusedUnit, tile: Tile, x: Rows, *others: Rows | None) -> None:
+        again = functools.partial(FusedUnit.__call__, self, x, *others)
         kind = (self.dilated.dilation, others[1] is not None)
         calls.append(Call(self, again, x.rows, x.channels, 8 * x.channels, kind))
-        again()
+        whole(self, tile, x, *others)
 
     Product.__call__, FusedUnit._whole = record_product, record_unit
     run()
