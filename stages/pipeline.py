@@ -89,6 +89,12 @@ class Code2WavOptions(StageOptions):
     slots: int = Field(16, ge=1, le=4096, description="streams held at once")
     max_chunk_frames: int = Field(8, ge=1, le=64, description="frames of one stream decoded in one step")
     max_batch_frames: int = Field(8, ge=1, description="frames of all streams decoded in one step: bounds its time")
+    step_interval_ms: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="steps begin so far apart: fewer ones, of more frames, leave a shared GPU to the Talker",
+    )
     threads: int = Field(1, ge=1, description="CPU threads of the worker")
 
 

@@ -20,9 +20,6 @@ from ..pipeline import Code2WavOptions
 from ..types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
 from .chunks import ChunkDecoder, Codes, make_decoder
 
-FIRST_BATCH_FRAMES = 64
-"""At most so many frames are decoded in a step with the first ones of a stream, for which somebody waits in silence."""
-
 URGENT_S = FRAME_S
 """A listener who runs dry within this time goes before throughput."""
 
@@ -78,6 +75,8 @@ class Code2WavEngine(Engine):
         self._decoder = decoder or make_decoder(checkpoint, options)
         self._unread: deque[Step] = deque()
         self._read_s = 0.0
+        self._interval_s = options.step_interval_ms / 1000
+        self._due_s = 0.0
 
     def accept(self, command: StageCommand) -> None:
         """Open or feed a stream (Decode), or forget some (Abort). A RequestError has closed the stream it is about."""
@@ -101,9 +100,17 @@ class Code2WavEngine(Engine):
         """Whether a stream has frames to decode, samples to be read, or only needs to be ended."""
         return bool(self._unread) or any(len(stream.pending) or stream.over for stream in self._streams.values())
 
+    def _waiting(self) -> list[Stream]:
+        """The streams with frames to decode."""
+        return [stream for stream in self._streams.values() if len(stream.pending)]
+
     def step(self) -> Event | None:
         """Decode a chunk of the most urgent stream and of those that can go with it; say what an older step made."""
-        launched = self._launch()
+        early_s = self._due_s - time.perf_counter()
+        if early_s > 0 and not self._unread and self._waiting():
+            time.sleep(early_s)  # what arrives meanwhile goes along
+            return None
+        launched = early_s <= 0 and self._launch()
         if launched and len(self._unread) <= self._decoder.ahead:
             return None
         said = self._read() if self._unread else Samples([], [], b"", [], batch=0, step_s=0.0)
@@ -120,15 +127,14 @@ class Code2WavEngine(Engine):
     def _launch(self) -> bool:
         """Launch the next step; False if there is nothing to decode."""
         launched_s = time.perf_counter()
-        waiting = [stream for stream in self._streams.values() if len(stream.pending)]
+        waiting = self._waiting()
         if not waiting:
             return False
+        self._due_s = launched_s + self._interval_s
         waiting.sort(key=lambda stream: stream.deadline_s)
-        unheard = any(stream.decoded == 0 for stream in waiting)
-        most_frames = min(self._max_batch_frames, FIRST_BATCH_FRAMES) if unheard else self._max_batch_frames
         soon_s = time.monotonic() + URGENT_S
         urgent = sum(stream.deadline_s < soon_s for stream in waiting)
-        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], most_frames, urgent)
+        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], self._max_batch_frames, urgent)
         batch = [stream for stream, frames in zip(waiting, chosen, strict=True) if frames]
         lengths = [frames for frames in chosen if frames]
         positions = [stream.decoded for stream in batch]

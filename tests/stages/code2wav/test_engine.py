@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duotone.stages.code2wav import layers
 from duotone.stages.code2wav.chunks import URGENT_FRAMES, choose_alike, chunk_sizes, to_int16
-from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, URGENT_S, Code2WavEngine
+from duotone.stages.code2wav.engine import URGENT_S, Code2WavEngine
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
@@ -335,18 +335,21 @@ def test_slot_of_an_aborted_stream_begins_anew_while_its_last_launch_is_under_wa
     assert heard_codes(ear, 2) == [7]
 
 
-def test_step_with_first_frames_of_a_stream_is_short(delayed):
-    decoder, ear = delayed(slots=20, max_batch_frames=128)
-    for key in range(1, 10):
-        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
+def test_steps_begin_an_interval_apart_and_hold_what_came_meanwhile(delayed):
+    interval_s = 0.05
+    decoder, ear = delayed(max_batch_frames=8, step_interval_ms=1000 * interval_s)
+    began_s = time.perf_counter()
+    ear.engine.accept(decode(1, frames(5)))
+    assert ear.engine.step() is None
+    ear.engine.accept(decode(1, frames(6), last=True))
+    ear.step()
+    assert heard_codes(ear, 1) == [5]
+    assert ear.engine.step() is None
+    assert time.perf_counter() - began_s >= interval_s
+    ear.engine.accept(decode(2, frames(7), last=True))
     ear.run()
-    ear.engine.accept(decode(10, frames(1), deadline_s=0.0))
-    for key in range(1, 10):
-        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
-    ear.run()
-    launched = [sum(map(len, call[3])) for call in decoder.calls if call[0] == "launch"]
-    assert launched == [FIRST_BATCH_FRAMES, FIRST_BATCH_FRAMES, 16, FIRST_BATCH_FRAMES, 1 + 9 * 16 - FIRST_BATCH_FRAMES]
-    assert ear.steps[3][0] == (10, 1)
+    assert [call[3] for call in decoder.calls if call[0] == "launch"] == [[[5]], [[6], [7]]]
+    assert (heard_codes(ear, 1), heard_codes(ear, 2)) == ([5, 6], [7])
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():
