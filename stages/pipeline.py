@@ -93,7 +93,8 @@ class Code2WavOptions(StageOptions):
         0,
         ge=0,
         le=1000,
-        description="steps begin so far apart: fewer ones, of more frames, leave a shared GPU to the Talker",
+        description="steps begin so far apart, less in proportion while under half the slots are taken: fewer steps, "
+        "of more frames, leave a shared GPU to the Talker",
     )
     threads: int = Field(1, ge=1, description="CPU threads of the worker")
 

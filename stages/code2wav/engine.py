@@ -130,7 +130,7 @@ class Code2WavEngine(Engine):
         waiting = self._waiting()
         if not waiting:
             return False
-        self._due_s = launched_s + self._interval_s
+        self._due_s = launched_s + self._interval_s * min(1, 2 * len(self._streams) / self.slots)
         waiting.sort(key=lambda stream: stream.deadline_s)
         soon_s = time.monotonic() + URGENT_S
         urgent = sum(stream.deadline_s < soon_s for stream in waiting)

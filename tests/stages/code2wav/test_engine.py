@@ -1,5 +1,6 @@
 """The engine shares its steps among streams without any of them hearing it, and survives whatever it is told."""
 
+import itertools
 import time
 from types import SimpleNamespace
 from unittest import mock
@@ -337,7 +338,7 @@ def test_slot_of_an_aborted_stream_begins_anew_while_its_last_launch_is_under_wa
 
 def test_steps_begin_an_interval_apart_and_hold_what_came_meanwhile(delayed):
     interval_s = 0.05
-    decoder, ear = delayed(max_batch_frames=8, step_interval_ms=1000 * interval_s)
+    decoder, ear = delayed(slots=2, max_batch_frames=8, step_interval_ms=1000 * interval_s)
     began_s = time.perf_counter()
     ear.engine.accept(decode(1, frames(5)))
     assert ear.engine.step() is None
@@ -350,6 +351,21 @@ def test_steps_begin_an_interval_apart_and_hold_what_came_meanwhile(delayed):
     ear.run()
     assert [call[3] for call in decoder.calls if call[0] == "launch"] == [[[5]], [[6], [7]]]
     assert (heard_codes(ear, 1), heard_codes(ear, 2)) == ([5, 6], [7])
+
+
+@pytest.mark.parametrize(("streams", "share"), [(1, 0.2), (5, 1), (9, 1)])
+def test_interval_is_shorter_while_most_slots_are_free(delayed, monkeypatch, streams, share):
+    _, ear = delayed(slots=10, max_batch_frames=16, step_interval_ms=1000)
+    slept_s = []
+    monkeypatch.setattr(time, "sleep", slept_s.append)
+    monkeypatch.setattr(time, "perf_counter", itertools.count(100.0, 1e-6).__next__)
+    for key in range(streams):
+        ear.engine.accept(decode(key, frames(5)))
+    assert ear.engine.step() is None
+    ear.engine.accept(decode(0, frames(6)))
+    ear.step()
+    assert ear.engine.step() is None
+    assert slept_s == [pytest.approx(share, rel=1e-3)]
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():
