@@ -1,11 +1,10 @@
-"""Measure Code2Wav alone on a GPU: `python -m tests.gpu.measure_code2wav {speed,kernels,tiles,exact}`.
+"""Measure Code2Wav alone on a GPU: `python -m tests.gpu.measure_code2wav {speed,kernels,exact}`.
 
 Published sizes, random weights, bfloat16; `exact` compares with the plain modules on the golden cases and the bundled
 voice. Needs torch, triton, safetensors and msgspec alone.
 """
 
 import argparse
-import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -13,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor
 
 from duotone.stages.architecture import CodecConfig
-from duotone.stages.code2wav import fused, products
 from duotone.stages.code2wav.decoder import CodecDecoder, load_decoder
 from duotone.stages.code2wav.fused import Batch, FusedDecoder, FusedUnit
 from duotone.stages.code2wav.graphs import GraphDecoder, batch_sizes
@@ -145,6 +143,9 @@ class Call:
 
     made_by: Product | FusedUnit
     run: Callable[[], None]
+    given: Tensor
+    made: list[Tensor]
+    """What it writes to; some of it may be read first, and added to."""
     rows: int
     columns: int
     depth: int
@@ -168,13 +169,15 @@ def record_calls(run: Callable[[], None]) -> list[Call]:
     def record_product(self: Product, x: Rows, **options: Rows | None) -> None:
         kind = (self.activation, self.norm_eps is not None, self.taps, *sorted(options))
         again = functools.partial(product, self, x, **options)
-        calls.append(Call(self, again, x.rows, self.columns, self.depth * self.taps, kind))
+        made = [rows.values for name, rows in options.items() if name != "added" and rows is not None]
+        calls.append(Call(self, again, x.values, made, x.rows, self.columns, self.depth * self.taps, kind))
         again()
 
     def record_unit(self: FusedUnit, tile: Tile, x: Rows, *others: Rows | None) -> None:
         again = functools.partial(FusedUnit.__call__, self, x, *others)
         kind = (self.dilated.dilation, others[1] is not None)
-        calls.append(Call(self, again, x.rows, x.channels, 8 * x.channels, kind))
+        made = [rows.values for rows in others[1:] if rows is not None]
+        calls.append(Call(self, again, x.values, made, x.rows, x.channels, 8 * x.channels, kind))
         whole(self, tile, x, *others)
 
     Product.__call__, FusedUnit._whole = record_product, record_unit
@@ -209,66 +212,6 @@ def kernels(decoder: CodecDecoder, config: CodecConfig, streams: int, frames: in
         us = sum(times)
         rate = f"{flops[name] * len(times) / us / 1e6:6.0f} TFLOP/s" if name in flops else ""
         print(f"{us:9.1f} us {100 * us / whole:5.1f} % {len(times):3} x {name:70}{rate}")
-
-
-def trials(call: Call) -> list[Tile]:
-    """The tiles to try for a call."""
-    if isinstance(call.made_by, FusedUnit):
-        depth = call.columns
-        sizes = [(128, 32, 4, 3), (256, 32, 8, 3), (64, 32, 4, 4), (64, 64, 4, 3), (64, 64, 8, 3), (128, 64, 8, 3)]
-        found = [Tile(m, depth, k, warps, stages) for m, k, warps, stages in sizes]
-    elif call.rows <= 64:
-        depth = call.made_by.depth
-        found = [Tile(m, n, k, 4, s) for m in (16, 32) for n in (32, 64, 128) for k in (64, 128) for s in (3, 5)]
-    else:
-        depth = call.made_by.depth
-        shapes = [(m, n, 8) for m, n in ((128, 128), (128, 256), (256, 128), (256, 64))]
-        shapes += [(m, n, 4) for m, n in ((64, 64), (64, 128), (64, 256), (128, 32), (128, 64), (128, 128))]
-        k = 32 if depth % 64 else 64
-        found = [Tile(m, n, k, warps, stages) for m, n, warps in shapes for stages in (3, 4)]
-    return [tile for tile in found if tile.n <= max(64, 2 * call.columns) and depth % tile.k == 0]
-
-
-def use(tile: Tile) -> None:
-    """Let every product have this tile."""
-    products.choose_tile = fused.choose_unit_tile = lambda *_: tile
-
-
-def distinct_calls(streams: int, frames: int) -> list[Call]:
-    """One of each kind in a step of the published sizes; whole units and their two products."""
-    config = read_config(PUBLISHED)
-    decoder, calls = random_decoder(config), []
-    for products.WIDEST_UNIT in (192, 0):
-        built = FusedDecoder(decoder, config, torch.bfloat16, streams, 16)
-        calls += record_calls(lambda: built(*step_arguments(config, streams, frames)))  # noqa: B023
-    return sorted({call.name: call for call in calls}.values(), key=lambda call: -call.flops)
-
-
-def compile_some(streams: int, frames: int, part: int, parts: int) -> None:
-    """Compile every `parts`-th pair of product and tile into Triton's cache. Runs in a process of its own."""
-    pairs = [(call, tile) for call in distinct_calls(streams, frames) for tile in trials(call)]
-    for call, tile in pairs[part::parts]:
-        use(tile)
-        with contextlib.suppress(Exception):  # too much shared memory
-            call.run()
-
-
-def tiles(streams: int, frames: int, parts: int) -> None:
-    """The best tiles of each product of a step."""
-    from triton.testing import do_bench_cudagraph
-
-    start_s = time.perf_counter()
-    in_processes(compile_some, parts, streams, frames)
-    print(f"compiled in {time.perf_counter() - start_s:.0f} s", flush=True)
-    for call in distinct_calls(streams, frames):
-        found = []
-        for tile in trials(call):
-            use(tile)
-            with contextlib.suppress(Exception):
-                found.append((1000 * do_bench_cudagraph(call.run, rep=3), tile))
-        found.sort(key=lambda pair: pair[0])
-        best = [f"{us:.1f} us {call.flops / us / 1e6:.0f} TFLOP/s {astuple(tile)}" for us, tile in found[:3]]
-        print(f"{call.name}: {'; '.join(best)}", flush=True)
 
 
 @torch.inference_mode()
@@ -317,7 +260,7 @@ def exact() -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("speed", "kernels", "tiles", "exact"))
+    parser.add_argument("what", choices=("speed", "kernels", "exact"))
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--frames", type=int, default=4)
     parser.add_argument(
@@ -333,8 +276,6 @@ def main() -> None:
             speed(random_decoder(config), config)
         case "kernels":
             kernels(random_decoder(config), config, arguments.streams, arguments.frames)
-        case "tiles":
-            tiles(arguments.streams, arguments.frames, arguments.processes)
         case "exact":
             exact()
 
