@@ -48,6 +48,8 @@ def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> 
     """The tile of a product [rows, taps · depth] x [taps · depth, columns] of elements of `bytes_` bytes."""
     if bytes_ == 4:
         return Tile(64 if rows > 16 else 16, 64, 32, 4, 2)
+    if rows <= 32:
+        return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
     if depth % 64:  # nothing that is published
         return Tile(64, 64, 32, 4, 4)
     area = -(-rows // 64) * 64 * columns
