@@ -20,6 +20,12 @@ from ..pipeline import Code2WavOptions
 from ..types import CODEBOOKS, FRAME_S, SAMPLES_PER_FRAME
 from .chunks import ChunkDecoder, Codes, make_decoder
 
+FIRST_BATCH_FRAMES = 64
+"""At most so many frames are decoded in a step with the first ones of a stream, for which somebody waits in silence.
+
+Not where steps begin an interval apart: they are to be few.
+"""
+
 URGENT_S = FRAME_S
 """A listener who runs dry within this time goes before throughput."""
 
@@ -132,9 +138,11 @@ class Code2WavEngine(Engine):
             return False
         self._due_s = launched_s + self._interval_s * min(1, 2 * len(self._streams) / self.slots)
         waiting.sort(key=lambda stream: stream.deadline_s)
+        hurry = not self._interval_s and any(stream.decoded == 0 for stream in waiting)
+        most_frames = min(self._max_batch_frames, FIRST_BATCH_FRAMES) if hurry else self._max_batch_frames
         soon_s = time.monotonic() + URGENT_S
         urgent = sum(stream.deadline_s < soon_s for stream in waiting)
-        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], self._max_batch_frames, urgent)
+        chosen = self._decoder.choose([len(stream.pending) for stream in waiting], most_frames, urgent)
         batch = [stream for stream, frames in zip(waiting, chosen, strict=True) if frames]
         lengths = [frames for frames in chosen if frames]
         positions = [stream.decoded for stream in batch]

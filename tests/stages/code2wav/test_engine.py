@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from duotone.stages.code2wav import layers
 from duotone.stages.code2wav.chunks import URGENT_FRAMES, choose_alike, chunk_sizes, to_int16
-from duotone.stages.code2wav.engine import URGENT_S, Code2WavEngine
+from duotone.stages.code2wav.engine import FIRST_BATCH_FRAMES, URGENT_S, Code2WavEngine
 from duotone.stages.errors import RequestError
 from duotone.stages.messages import Abort, Decode
 from duotone.stages.pipeline import Code2WavOptions
@@ -334,6 +334,20 @@ def test_slot_of_an_aborted_stream_begins_anew_while_its_last_launch_is_under_wa
     assert decoder.calls == [("launch", [0], [0], [[5, 6]]), ("launch", [0], [0], [[7]]), ("read",), ("read",)]
     assert ear.steps == [[(2, 1)]]
     assert heard_codes(ear, 2) == [7]
+
+
+def test_step_with_first_frames_of_a_stream_is_short(delayed):
+    decoder, ear = delayed(slots=20, max_batch_frames=128)
+    for key in range(1, 10):
+        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
+    ear.run()
+    ear.engine.accept(decode(10, frames(1), deadline_s=0.0))
+    for key in range(1, 10):
+        ear.engine.accept(decode(key, frames(*range(16)), deadline_s=float(key)))
+    ear.run()
+    launched = [sum(map(len, call[3])) for call in decoder.calls if call[0] == "launch"]
+    assert launched == [FIRST_BATCH_FRAMES, FIRST_BATCH_FRAMES, 16, FIRST_BATCH_FRAMES, 1 + 9 * 16 - FIRST_BATCH_FRAMES]
+    assert ear.steps[3][0] == (10, 1)
 
 
 def test_steps_begin_an_interval_apart_and_hold_what_came_meanwhile(delayed):
