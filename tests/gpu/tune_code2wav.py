@@ -8,7 +8,7 @@ are compared with those of the tile that is chosen now. Needs torch, triton, saf
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import astuple
 
 import torch
@@ -18,8 +18,16 @@ from duotone.stages.code2wav import fused, products
 from duotone.stages.code2wav.fused import FusedDecoder, FusedUnit
 from duotone.stages.code2wav.products import Tile
 
-from .measure_code2wav import PUBLISHED, Call, decibels, in_processes, random_decoder, read_config, record_calls
-from .measure_code2wav import step_arguments as arguments_of
+from .measure_code2wav import (
+    PUBLISHED,
+    Call,
+    decibels,
+    in_processes,
+    random_decoder,
+    read_config,
+    record_calls,
+    step_arguments,
+)
 
 CHOSEN = products.choose_tile, fused.choose_unit_tile
 FEW = (
@@ -65,7 +73,7 @@ def calls_of_step(streams: int, frames: int) -> dict[str, list[Call]]:
     config = read_config(PUBLISHED)
     built = FusedDecoder(random_decoder(config), config, torch.bfloat16, streams, 16)
     found: dict[str, list[Call]] = {}
-    for call in record_calls(lambda: built(*arguments_of(config, streams, frames))):
+    for call in record_calls(lambda: built(*step_arguments(config, streams, frames))):
         found.setdefault(call.name, []).append(call)
     return found
 
@@ -80,9 +88,9 @@ def compile_some(streams: int, frames: int, part: int, parts: int) -> None:
     torch.cuda.synchronize()
 
 
-def graph_us(launch: Iterable[Callable[[], object]]) -> float:
+def graph_us(launches: list[Callable[[], object]]) -> float:
     """Of some launches, one behind the other, CALLS times in a graph; the best of REPLAYS."""
-    launches, stream, graph = list(launch), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     for one in launches:  # what is loaded with a first launch cannot be captured
         one()
     torch.cuda.synchronize()
@@ -112,7 +120,7 @@ def outcome(call: Call, before: list[Tensor]) -> list[Tensor]:
     for tensor, held in zip(call.made, before, strict=True):
         tensor.copy_(held)
     call.run()
-    return [tensor.float() for tensor in call.made]
+    return [tensor.to(torch.float32, copy=True) for tensor in call.made]
 
 
 def tune(call: Call, flush: Tensor) -> tuple[float, list[tuple[float, float, Tile]]]:
