@@ -106,10 +106,6 @@ class Code2WavEngine(Engine):
         """Whether a stream has frames to decode, samples to be read, or only needs to be ended."""
         return bool(self._unread) or any(len(stream.pending) or stream.over for stream in self._streams.values())
 
-    def _waiting(self) -> list[Stream]:
-        """The streams with frames to decode."""
-        return [stream for stream in self._streams.values() if len(stream.pending)]
-
     def step(self) -> Event | None:
         """Decode a chunk of the most urgent stream and of those that can go with it; say what an older step made."""
         early_s = self._due_s - time.perf_counter()
@@ -129,6 +125,10 @@ class Code2WavEngine(Engine):
         """Drop every stream, the weights and the states."""
         self._streams.clear()
         del self._decoder
+
+    def _waiting(self) -> list[Stream]:
+        """The streams with frames to decode."""
+        return [stream for stream in self._streams.values() if len(stream.pending)]
 
     def _launch(self) -> bool:
         """Launch the next step; False if there is nothing to decode."""

@@ -52,7 +52,7 @@ def choose_tile(rows: int, columns: int, depth: int, taps: int, bytes_: int) -> 
         return Tile(32, 32 if columns <= 1536 else 64, 128, 4, 4)
     if depth % 64:  # nothing that is published
         return Tile(64, 64, 32, 4, 4)
-    area = -(-rows // 64) * 64 * columns
+    area = triton.cdiv(rows, 64) * 64 * columns
     if area <= MULTIPROCESSORS * 64 * 32:
         # Programs are few: small ones, with much of their inputs under way at once.
         return Tile(32, 32, 128, 4, 4) if taps * depth <= 512 else Tile(64, 32, 128, 4, 6)
