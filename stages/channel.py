@@ -62,7 +62,7 @@ class OrchestratorChannel:
 
 
 class WorkerChannel:
-    """The worker's end. Main thread only."""
+    """The worker's end. One thread at a time."""
 
     def __init__(self, address: str) -> None:
         self._context = zmq.Context()
@@ -76,16 +76,15 @@ class WorkerChannel:
         self._socket.close()
         self._context.term()
 
-    def receive(self, block: bool) -> Iterator[Command]:
-        """Every command that has arrived; with `block`, waits until there is at least one."""
-        flags = 0 if block else zmq.NOBLOCK
+    def receive(self, wait_s: float | None) -> Iterator[Command]:
+        """Every command that has arrived; before that waits for one, so long in whole milliseconds (None: for ever)."""
+        self._socket.poll(None if wait_s is None else int(1000 * wait_s))
         while True:
             try:
-                part = self._socket.recv(flags)
+                part = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
             yield from decode_commands(part)
-            flags = zmq.NOBLOCK
 
     def send(self, event: Event) -> None:
         """Queue an event; never waits."""

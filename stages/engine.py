@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A model with the requests it works on. Called from the worker's main thread alone."""
+    """A model with the requests it works on. Called from the worker's thread alone."""
 
     slots: int
     """How many requests it holds at once; the orchestrator sends no more."""
@@ -20,6 +20,10 @@ class Engine(Protocol):
 
     def has_work(self) -> bool:
         """Whether `step` would compute something."""
+
+    def rest_s(self) -> float:
+        """How long it had better wait for commands before its next step, of which they might then be a part."""
+        return 0.0
 
     def step(self) -> Event | None:
         """Do one batch of work and return what it made, None if there is nothing to say."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import zmq
 
 from .errors import DuotoneError
-from .pipeline import STAGES, PipelineOptions, Stage, WorkerSpec
-from .workers import Replica, start_replica
+from .pipeline import STAGES, Crew, PipelineOptions, Stage, WorkerSpec
+from .workers import Replica, start_crew, stop_replicas
 
 log = logging.getLogger(__name__)
 
-Launch = Callable[[WorkerSpec], Awaitable[Replica]]
+Launch = Callable[[Crew], Awaitable[list[Replica]]]
 
 FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 30.0
@@ -26,18 +26,20 @@ class Fleet:
     """The replicas of both stages. Event loop only."""
 
     def __init__(self, checkpoint: Path, options: PipelineOptions, launch: Launch | None = None) -> None:
-        """`launch` starts a worker; tests pass their own."""
+        """`launch` starts a process; tests pass their own."""
         self._checkpoint = checkpoint
         self._options = options
         self._context = zmq.Context()
-        self._launch = launch or partial(start_replica, self._context, timeout_s=options.start_timeout_s)
+        self._launch = launch or partial(start_crew, self._context, timeout_s=options.start_timeout_s)
         self._replicas: list[Replica] = []
+        self._ended: set[Replica] = set()
+        """Those in whose place a process is to come."""
 
     async def start(self) -> None:
-        """Spawn every worker; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
-        specs = [self._spec(stage, at) for stage in STAGES for at in range(len(self._options.stage(stage).devices))]
-        outcomes = await asyncio.gather(*map(self._launch, specs), return_exceptions=True)
-        self._replicas = [replica for replica in outcomes if isinstance(replica, Replica)]
+        """Spawn every process; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
+        outcomes = await asyncio.gather(*map(self._launch, self._crews()), return_exceptions=True)
+        started = [replica for outcome in outcomes if not isinstance(outcome, BaseException) for replica in outcome]
+        self._replicas = sorted(started, key=lambda replica: (STAGES.index(replica.spec.stage), replica.spec.replica))
         for failure in outcomes:
             if isinstance(failure, BaseException):
                 await self.stop()
@@ -46,26 +48,47 @@ class Fleet:
     async def stop(self) -> None:
         """End every worker. Safe to call twice."""
         replicas, self._replicas = self._replicas, []
-        await asyncio.gather(*(replica.stop(STOP_GRACE_S) for replica in replicas))
+        await stop_replicas(replicas, STOP_GRACE_S)
         self._context.destroy(linger=0)
 
-    async def replace(self, dead: Replica) -> Replica:
-        """Start a worker in the place of one that died, again and again with a growing pause until it is ready."""
+    async def replace(self, dead: Replica) -> list[Replica]:
+        """Start a process in the place of one that ended, again and again with a growing pause until it is ready.
+
+        Called for each of its workers: the last time replaces all, the others give nobody.
+        """
         await dead.stop(STOP_GRACE_S)
+        self._ended.add(dead)
+        crew = [replica for replica in self._replicas if replica.process is dead.process]
+        if not self._ended.issuperset(crew):
+            return []
+        self._ended.difference_update(crew)
         backoff_s = FIRST_BACKOFF_S
         while True:
             await asyncio.sleep(backoff_s)
             try:
-                replica = await self._launch(self._spec(dead.spec.stage, dead.spec.replica))
+                started = await self._launch(Crew(workers=tuple(replica.spec for replica in crew)))
             except DuotoneError as error:
                 backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
                 log.error("%s; the next try comes in %.1f s", error, backoff_s)
                 continue
-            self._replicas[self._replicas.index(dead)] = replica
-            return replica
+            for old, new in zip(crew, started, strict=True):
+                self._replicas[self._replicas.index(old)] = new
+            return started
+
+    def _crews(self) -> list[Crew]:
+        """Who goes into which process."""
+        talkers, decoders = (
+            [self._spec(stage, at) for at in range(len(self._options.stage(stage).devices))] for stage in STAGES
+        )
+        crews = []
+        for talker in talkers:
+            mates = [spec for spec in decoders if _share(talker, spec)][:1]
+            decoders = [spec for spec in decoders if spec not in mates]
+            crews.append(Crew(workers=(talker, *mates)))
+        return crews + [Crew(workers=(spec,)) for spec in decoders]
 
     def _spec(self, stage: Stage, replica: int) -> WorkerSpec:
-        """What a worker process is told."""
+        """What a worker is told."""
         options = self._options.stage(stage)
         own = options.model_copy(update={"devices": (options.devices[replica],)})
         return WorkerSpec.model_validate(
@@ -93,3 +116,15 @@ class Fleet:
             return pair[0].spec.device == pair[1].spec.device, free_slots[0], free_slots[1]
 
         return max(itertools.product(talkers, decoders), key=fitness, default=None)
+
+
+def _share(talker: WorkerSpec, decoder: WorkerSpec) -> bool:
+    """Whether two workers belong into one process.
+
+    On one GPU, their steps then follow each other on vLLM's stream, where two processes would make it change contexts
+    each time. Two torch profilers in a process would end it.
+    """
+    assert talker.talker is not None
+    traced = [spec.options.profiler_config for spec in (talker, decoder)]
+    both_by_torch = all(options is not None and options.profiler == "torch" for options in traced)
+    return talker.device == decoder.device != "cpu" and talker.talker.engine == "vllm" and not both_by_torch

@@ -322,11 +322,11 @@ class Orchestrator:
         self._spawn(self._replace(replica), f"replace {replica.name}")
 
     async def _replace(self, dead: Replica) -> None:
-        """Have a dead worker's place taken, and read from the new one."""
-        replica = await self._fleet.replace(dead)
-        log.info("%s: replaced", replica.name)
-        self._metrics.replica(replica.name).restarts.inc()
-        self._inbox.watch(replica)
+        """Have the place taken of a dead worker and of those that died with it, and read from the new ones."""
+        for replica in await self._fleet.replace(dead):
+            log.info("%s: replaced", replica.name)
+            self._metrics.replica(replica.name).restarts.inc()
+            self._inbox.watch(replica)
         self._admit()
 
     async def exposition(self) -> str:

@@ -121,7 +121,7 @@ class PipelineOptions(Options):
 
 
 class WorkerSpec(Options):
-    """All that a worker process is told at its start, one line of JSON on its standard input."""
+    """All that a worker is told at its start."""
 
     stage: Stage
     replica: int
@@ -140,6 +140,27 @@ class WorkerSpec(Options):
     def device(self) -> str:
         """The worker's one device, as the settings name it."""
         return self.options.devices[0]
+
+    @property
+    def name(self) -> str:
+        """`talker-0`, as logs and metrics name it."""
+        return f"{self.stage}-{self.replica}"
+
+
+class Crew(Options):
+    """The workers of one process, and so of one device: a line of JSON on its standard input."""
+
+    workers: tuple[WorkerSpec, ...]
+
+    @property
+    def device(self) -> str:
+        """The one device of all."""
+        return self.workers[0].device
+
+    @property
+    def name(self) -> str:
+        """`talker-0+code2wav-0`, as logs name the process."""
+        return "+".join(worker.name for worker in self.workers)
 
 
 @dataclass(frozen=True)

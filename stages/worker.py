@@ -1,8 +1,10 @@
 """A worker process: its start, its end, and the loop that is the same for both stages.
 
-Started as `python -m duotone.stages.worker ADDRESS`, the orchestrator's end of its channel, with one line of JSON (a
-WorkerSpec) on its standard input. The input stays open as long as the parent lives: when it ends, the worker exits at
-once, so not even a killed server leaves orphans.
+Started as `python -m duotone.stages.worker ADDRESS...`, the orchestrator's end of each worker's channel, with one line
+of JSON (a Crew) on its standard input. The input stays open as long as the parent lives: when it ends, the process
+exits at once, so not even a killed server leaves orphans.
+
+Each worker has a thread of its own, the first the main thread; what breaks one ends the process.
 """
 
 import logging
@@ -10,9 +12,10 @@ import os
 import signal
 import sys
 import threading
-from contextlib import closing, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from .channel import WorkerChannel
 from .checkpoint import read_checkpoint
@@ -34,32 +37,40 @@ from .messages import (
     StartProfile,
     StopProfile,
 )
-from .pipeline import WorkerSpec
+from .pipeline import Crew, WorkerSpec
 
 if TYPE_CHECKING:
     from ..profiling.profiler import Profiler
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 50e-6
+"""How long a thread may keep the interpreter from another that asks for it: a hundredth of a step of the Talker."""
 
-def build_engine(spec: WorkerSpec) -> Engine:
-    """The engine that the spec asks for, loaded and warm. Heavy imports happen here and nowhere else in this file."""
+
+def build_engines(crew: Crew) -> list[Engine]:
+    """The workers' engines, loaded and warm."""
     from .device import claimed
 
+    with claimed(crew.device):
+        return [_build_engine(spec) for spec in crew.workers]
+
+
+def _build_engine(spec: WorkerSpec) -> Engine:
+    """The engine that the spec asks for. Heavy imports happen here and nowhere else in this file."""
     checkpoint = read_checkpoint(spec.checkpoint)
-    with claimed(spec.device):
-        if spec.code2wav is not None:
-            from .code2wav.engine import Code2WavEngine
+    if spec.code2wav is not None:
+        from .code2wav.engine import Code2WavEngine
 
-            return Code2WavEngine(checkpoint, spec.code2wav)
-        assert spec.talker is not None
-        if spec.talker.engine == "vllm":
-            from .talker.vllm_start import start_vllm_talker
+        return Code2WavEngine(checkpoint, spec.code2wav)
+    assert spec.talker is not None
+    if spec.talker.engine == "vllm":
+        from .talker.vllm_start import start_vllm_talker
 
-            return start_vllm_talker(checkpoint, spec.talker)
-        from .talker.torch_engine import TorchTalkerEngine
+        return start_vllm_talker(checkpoint, spec.talker)
+    from .talker.torch_engine import TorchTalkerEngine
 
-        return TorchTalkerEngine(checkpoint, spec.talker)
+    return TorchTalkerEngine(checkpoint, spec.talker)
 
 
 def build_profiler(spec: WorkerSpec, engine: Engine) -> "Profiler | None":
@@ -70,13 +81,17 @@ def build_profiler(spec: WorkerSpec, engine: Engine) -> "Profiler | None":
     from ..profiling.profiler import ProfilerError, make_profiler
 
     try:
-        return engine.own_profiler(options) or make_profiler(options, f"{spec.stage}-{spec.replica}")
+        return engine.own_profiler(options) or make_profiler(options, spec.name)
     except ProfilerError as error:
         raise ConfigurationError(f"profiler_config: {error}") from None
 
 
+SHORTEST_REST_S = 1e-3
+"""What a channel can wait."""
+
+
 class Loop:
-    """Takes commands, without waiting while there is work; steps; sends what the step made."""
+    """Takes commands, waiting for them while there is no work or the engine rests; steps; sends what the step made."""
 
     def __init__(self, engine: Engine, profiler: "Profiler | None", channel: WorkerChannel) -> None:
         self._engine = engine
@@ -86,11 +101,11 @@ class Loop:
     def run(self) -> None:
         """Until Shutdown."""
         while True:
-            for command in self._channel.receive(block=not self._engine.has_work()):
+            for command in self._channel.receive(self._engine.rest_s() if self._engine.has_work() else None):
                 if isinstance(command, Shutdown):
                     return
                 self._obey(command)
-            if self._engine.has_work():
+            if self._engine.has_work() and self._engine.rest_s() < SHORTEST_REST_S:
                 self._step()
 
     def _step(self) -> None:
@@ -128,26 +143,27 @@ class Loop:
             return Profiled([], f"{type(error).__name__}: {error}")
 
 
-def exit_with_parent(address: str) -> None:
+def exit_with_parent(addresses: list[str]) -> None:
     """Leave at once when standard input ends, which is when the parent process is gone. Runs in a thread of its own.
 
-    A parent that was killed while it waited for this worker has left the folder of the `address`.
+    A parent that was killed while it waited for this process has left the folder of the `addresses`.
     """
 
     def watch() -> None:
         # The unbuffered file descriptor: a thread inside a buffered read would hold its lock at interpreter exit.
         while os.read(sys.stdin.fileno(), 4096):
             pass
-        bound = Path(address.removeprefix("ipc://"))
+        bound = [Path(address.removeprefix("ipc://")) for address in addresses]
         with suppress(OSError):
-            bound.unlink()
-            bound.parent.rmdir()
+            for path in bound:
+                path.unlink()
+            bound[0].parent.rmdir()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
 
 
-def read_spec() -> WorkerSpec:
+def read_crew() -> Crew:
     """The first line of standard input, read byte by byte so that nothing behind it is swallowed."""
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -155,32 +171,56 @@ def read_spec() -> WorkerSpec:
         if not byte:
             sys.exit("worker: standard input ended before its specification")
         line += byte
-    return WorkerSpec.model_validate_json(line)
+    return Crew.model_validate_json(line)
+
+
+def leave(channels: Iterable[WorkerChannel], last_words: str) -> NoReturn:
+    """End the process for a failure, and say why: nothing is left to lose."""
+    for channel in channels:
+        channel.send(Fatal(last_words))
+        channel.close()
+    os._exit(1)
+
+
+def serve(engine: Engine, profiler: "Profiler | None", channel: WorkerChannel) -> None:
+    """A worker's life once its engine is there. Whatever breaks it ends the process, and with it who shares that."""
+    try:
+        channel.send(Ready(engine.slots, os.getpid()))
+        Loop(engine, profiler, channel).run()
+        engine.close()
+        channel.close()
+    except Exception as error:  # the outermost loop of this thread
+        log.exception("the engine broke")
+        leave([channel], f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
-    """The process: read the specification, build the engine, loop, and say why if it ends otherwise."""
+    """The process: read the specification, build the engines, serve until every worker is told to stop."""
     # The terminal's Ctrl-C reaches the whole group; the server decides when a worker stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    spec = read_spec()
-    exit_with_parent(sys.argv[1])
-    name = f"{spec.stage}-{spec.replica}"
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {name}: %(message)s")
-    with closing(WorkerChannel(sys.argv[1])) as channel:
-        try:
-            engine = build_engine(spec)
-            profiler = build_profiler(spec, engine)
-            channel.send(Ready(engine.slots, os.getpid()))
-            Loop(engine, profiler, channel).run()
-            engine.close()
-            os._exit(0)  # there is nothing left to lose, and a GPU's graphs take the interpreter seconds to take apart
-        except DuotoneError as error:
-            channel.send(Fatal(str(error)))
-            sys.exit(1)
-        except Exception as error:  # the outermost loop of this process
-            log.exception("the engine broke")
-            channel.send(Fatal(f"{type(error).__name__}: {error}"))
-            sys.exit(1)
+    crew = read_crew()
+    exit_with_parent(sys.argv[1:])
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {crew.name}: %(message)s")
+    channels = [WorkerChannel(address) for address in sys.argv[1:]]
+    try:
+        engines = build_engines(crew)
+        profilers = [build_profiler(spec, engine) for spec, engine in zip(crew.workers, engines, strict=True)]
+    except DuotoneError as error:
+        leave(channels, str(error))
+    except Exception as error:  # whatever a library raises
+        log.exception("the engine does not start")
+        leave(channels, f"{type(error).__name__}: {error}")
+    workers = list(zip(engines, profilers, channels, strict=True))
+    if len(workers) > 1:
+        sys.setswitchinterval(SWITCH_S)
+    # vLLM's stream is the current one of the thread that it was started in.
+    others = [threading.Thread(target=serve, args=worker, name="worker") for worker in workers[1:]]
+    for thread in others:
+        thread.start()
+    serve(*workers[0])
+    for thread in others:
+        thread.join()
+    os._exit(0)  # there is nothing left to lose, and a GPU's graphs take the interpreter seconds to take apart
 
 
 if __name__ == "__main__":

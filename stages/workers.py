@@ -1,16 +1,21 @@
-"""Worker processes as the API process sees them: spawn, wait until ready, watch, stop."""
+"""Worker processes as the API process sees them: spawn, wait until ready, watch, stop.
+
+A process holds one worker, or one of each stage; each has a channel of its own, and a Replica here.
+"""
 
 import asyncio
+import contextlib
 import logging
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .channel import Context, OrchestratorChannel
 from .chunking import Estimate
 from .errors import ConfigurationError, StageFailed
 from .messages import Command, Event, Fatal, Ping, Ready, Shutdown
-from .pipeline import WorkerSpec
+from .pipeline import Crew, WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +35,7 @@ class Died:
 
 @dataclass(eq=False)
 class Replica:
-    """One worker process of one stage, its channel, and the requests that it holds. Event loop only."""
+    """A worker of one stage, its process, its channel, and the requests that it holds. Event loop only."""
 
     spec: WorkerSpec
     channel: OrchestratorChannel
@@ -49,7 +54,7 @@ class Replica:
     @property
     def name(self) -> str:
         """`talker-0`, as logs and metrics name it."""
-        return f"{self.spec.stage}-{self.spec.replica}"
+        return self.spec.name
 
     @property
     def alive(self) -> bool:
@@ -75,7 +80,7 @@ class Replica:
         elif self.alive:
             self.last_words = f"it hung: not a word for {most_s:g} s"
             self.stopping = True
-            self.process.kill()
+            self._kill()
 
     def heard(self, event: Event) -> Event | None:
         """Keep a worker's last words, which are None to the dispatcher: Died follows; pass on everything else."""
@@ -97,52 +102,69 @@ class Replica:
             await asyncio.wait_for(self.process.wait(), grace_s)
         except TimeoutError:
             log.warning("%s does not leave: killed", self.name)
-            self.process.kill()
+            self._kill()
             await self.process.wait()
         self.channel.close()
 
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # another worker of the process may have been faster
+            self.process.kill()
 
-async def start_replica(context: Context, spec: WorkerSpec, timeout_s: float) -> Replica:
-    """Spawn a worker and wait until its engine is loaded and warm.
 
-    Raises ConfigurationError with the worker's own words when it refuses to start, StageFailed when it dies without
-    a word or is not ready in time.
+async def start_crew(context: Context, crew: Crew, timeout_s: float) -> list[Replica]:
+    """Spawn a process and wait until the engines of all its workers are loaded and warm.
+
+    Raises ConfigurationError with the workers' own words when they refuse to start, StageFailed when they die without
+    a word or are not ready in time.
     """
     # Once it is connected a socket needs its name no more: not even a killed server leaves it behind.
     with tempfile.TemporaryDirectory(prefix="duotone-") as folder:
-        address = f"ipc://{folder}/socket"
-        channel = OrchestratorChannel(context, address)
+        addresses = [f"ipc://{folder}/{worker.name}" for worker in crew.workers]
+        channels = [OrchestratorChannel(context, address) for address in addresses]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", WORKER_MODULE, address, stdin=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", WORKER_MODULE, *addresses), stdin=asyncio.subprocess.PIPE
         )
-        replica = Replica(spec, channel, process)
+        replicas = [Replica(spec, channel, process) for spec, channel in zip(crew.workers, channels, strict=True)]
         try:
             assert process.stdin is not None
-            process.stdin.write(spec.model_dump_json().encode() + b"\n")
-            event = await _first_event(replica, timeout_s)
-        except BaseException:
-            await replica.stop(grace_s=0)
+            process.stdin.write(crew.model_dump_json().encode() + b"\n")
+            await _all_ready(replicas, timeout_s)
+        except BaseException as error:
+            await stop_replicas(replicas, grace_s=5 if isinstance(error, ConfigurationError) else 0)
             raise
-    if isinstance(event, Ready):
-        replica.slots = event.slots
-        return replica
-    await replica.stop(grace_s=5)
-    if isinstance(event, Fatal):
-        raise ConfigurationError(f"{replica.name}: {event.message}")
-    raise StageFailed(f"{replica.name}: died while starting (exit status {process.returncode})")
+    return replicas
 
 
-async def _first_event(replica: Replica, timeout_s: float) -> Event | None:
-    """What the worker says first, None when it dies without a word. Raises StageFailed when it is not ready in time."""
+async def stop_replicas(replicas: Iterable[Replica], grace_s: float) -> None:
+    """Stop some replicas together: a process ends when all its workers have left."""
+    await asyncio.gather(*(replica.stop(grace_s) for replica in replicas))
+
+
+async def _all_ready(replicas: Iterable[Replica], timeout_s: float) -> None:
+    """Wait for every worker. Raises as `_ready` does, and StageFailed for the one that takes too long."""
+    awaited = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            for replica in replicas:
+                awaited = replica.name
+                await _ready(replica)
+    except TimeoutError:
+        raise StageFailed(f"{awaited}: not ready within {timeout_s:.0f} s") from None
+
+
+async def _ready(replica: Replica) -> None:
+    """Wait for what the worker says first. Raises ConfigurationError when it refuses, StageFailed when it dies."""
     said = asyncio.create_task(replica.channel.receive())
     exited = asyncio.create_task(replica.process.wait())
     try:
-        await asyncio.wait({said, exited}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if exited.done():
-            await asyncio.wait({said}, timeout=DRAIN_S)
-        elif not said.done():
-            raise StageFailed(f"{replica.name}: not ready within {timeout_s:.0f} s")
-        return said.result() if said.done() else None
+        await asyncio.wait({said, exited}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({said}, timeout=DRAIN_S)
+        event = said.result() if said.done() else None
     finally:
         said.cancel()
         exited.cancel()
+    if isinstance(event, Fatal):
+        raise ConfigurationError(f"{replica.name}: {event.message}")
+    if not isinstance(event, Ready):
+        raise StageFailed(f"{replica.name}: died while starting (exit status {replica.process.returncode})")
+    replica.slots = event.slots

@@ -37,7 +37,8 @@ async def test_each_worker_gets_the_device_that_its_profile_names(profile, devic
     fleet = Fleet(Path("checkpoint"), options, stages.launch)
     await fleet.start()
     # What is written on a worker's standard input.
-    told = [type(spec).model_validate_json(spec.model_dump_json()) for spec in stages.launched]
-    assert {f"{spec.stage}-{spec.replica}": spec.device for spec in told} == devices
+    crews = [type(crew).model_validate_json(crew.model_dump_json()) for crew in stages.launched]
+    told = [spec for crew in crews for spec in crew.workers]
+    assert {spec.name: spec.device for spec in told} == devices
     assert {spec.options.device for spec in told} == {"cuda"}
     await fleet.stop()

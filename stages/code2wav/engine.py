@@ -106,13 +106,14 @@ class Code2WavEngine(Engine):
         """Whether a stream has frames to decode, samples to be read, or only needs to be ended."""
         return bool(self._unread) or any(len(stream.pending) or stream.over for stream in self._streams.values())
 
+    def rest_s(self) -> float:
+        """Until the next step is due, unless there is something to say before."""
+        over = any(stream.over for stream in self._streams.values())
+        return 0.0 if self._unread or over else self._early_s()
+
     def step(self) -> Event | None:
         """Decode a chunk of the most urgent stream and of those that can go with it; say what an older step made."""
-        early_s = self._due_s - time.perf_counter()
-        if early_s > 0 and not self._unread and self._waiting():
-            time.sleep(early_s)  # what arrives meanwhile goes along
-            return None
-        launched = early_s <= 0 and self._launch()
+        launched = not (self._unread and self._early_s()) and self._launch()
         if launched and len(self._unread) <= self._decoder.ahead:
             return None
         said = self._read() if self._unread else Samples([], [], b"", [], batch=0, step_s=0.0)
@@ -125,6 +126,10 @@ class Code2WavEngine(Engine):
         """Drop every stream, the weights and the states."""
         self._streams.clear()
         del self._decoder
+
+    def _early_s(self) -> float:
+        """How long it is until the next step is due."""
+        return max(0.0, self._due_s - time.perf_counter())
 
     def _waiting(self) -> list[Stream]:
         """The streams with frames to decode."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from duotone.stages.inbox import POLL_S
 from duotone.stages.messages import Command, Decode, Ended, Event, Frames, Samples, Shutdown
-from duotone.stages.pipeline import WorkerSpec
+from duotone.stages.pipeline import Crew, WorkerSpec
 from duotone.stages.types import SAMPLES_PER_FRAME
 from duotone.stages.workers import Replica
 
@@ -62,14 +62,17 @@ class FakeStages:
         self.replicas: dict[str, Replica] = {}
         self.channels: dict[str, FakeChannel] = {}
         self.processes: dict[str, FakeProcess] = {}
-        self.launched: list[WorkerSpec] = []
+        self.launched: list[Crew] = []
 
-    async def launch(self, spec: WorkerSpec) -> Replica:
+    async def launch(self, crew: Crew) -> list[Replica]:
         process = FakeProcess()
+        self.launched.append(crew)
+        return [self._replica(spec, process) for spec in crew.workers]
+
+    def _replica(self, spec: WorkerSpec, process: FakeProcess) -> Replica:
         channel = FakeChannel(process)
         replica = Replica(spec, channel, process, slots=self.slots[spec.stage])  # type: ignore[arg-type]
         self.replicas[spec.stage], self.channels[spec.stage], self.processes[spec.stage] = replica, channel, process
-        self.launched.append(spec)
         return replica
 
     def sent(self, stage: str, kind: type) -> list:

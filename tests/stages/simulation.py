@@ -24,7 +24,7 @@ from duotone.stages.code2wav.chunks import Codes, Pcm, choose_alike, chunk_sizes
 from duotone.stages.code2wav.engine import Code2WavEngine
 from duotone.stages.messages import Abort, Ended, Frames, Samples, Shutdown, Speak
 from duotone.stages.orchestrator import Orchestrator
-from duotone.stages.pipeline import PIPELINES, Code2WavOptions, PipelineOptions, WorkerSpec
+from duotone.stages.pipeline import PIPELINES, Code2WavOptions, Crew, PipelineOptions
 from duotone.stages.request import FRAME_BYTES, Stream
 from duotone.stages.types import SAMPLES_PER_FRAME, PromptPlan, Sampling
 from duotone.stages.workers import Replica
@@ -173,12 +173,13 @@ async def _listen(stream: Stream, record: Record) -> None:
 async def _run(
     model: Model, requests: int, frames: Sequence[int], workers: list[asyncio.Task[None]]
 ) -> tuple[Summary, list[Record]]:
-    async def launch(spec: WorkerSpec) -> Replica:
+    async def launch(crew: Crew) -> list[Replica]:
+        (spec,) = crew.workers
         process = FakeProcess()
         channel = _Channel(process)
         run = model.talker if spec.stage == "talker" else model.code2wav
         workers.append(asyncio.create_task(run(channel)))
-        return Replica(spec, channel, process, slots=model.streams)  # type: ignore[arg-type]
+        return [Replica(spec, channel, process, slots=model.streams)]  # type: ignore[arg-type]
 
     options = PipelineOptions(
         code2wav=Code2WavOptions(max_chunk_frames=model.max_chunk_frames), orchestration="event_driven"

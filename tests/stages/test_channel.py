@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -18,7 +19,7 @@ def echo(address: str) -> None:
     """A worker that answers every command by its key."""
     with closing(WorkerChannel(address)) as channel:
         while True:
-            for command in channel.receive(block=True):
+            for command in channel.receive(None):
                 if isinstance(command, Shutdown):
                     return
                 assert isinstance(command, Decode)
@@ -68,3 +69,20 @@ async def test_commands_for_a_worker_that_is_not_there_go_nowhere(tmp_path):
         channel.send(Abort([1]))
         assert channel.receive_nowait() is None
         channel.close()
+
+
+def test_worker_waits_for_a_command_no_longer_than_it_is_told(tmp_path):
+    address = f"ipc://{tmp_path}/socket"
+    with (
+        zmq.Context() as context,
+        closing(OrchestratorChannel(context, address)) as orchestrator,
+        closing(WorkerChannel(address)) as worker,
+    ):
+        orchestrator._socket.poll(None, zmq.POLLOUT)
+        began_s = time.perf_counter()
+        assert list(worker.receive(0)) == []
+        assert list(worker.receive(0.05)) == []
+        assert 0.05 <= time.perf_counter() - began_s < 5
+        orchestrator.send(Abort([1]), Shutdown())
+        assert list(worker.receive(60)) == [Abort([1]), Shutdown()]
+        assert time.perf_counter() - began_s < 30

@@ -15,9 +15,15 @@ async def fleet():
     """`await fleet(talker_devices, code2wav_devices)`: started, four slots each."""
     started = []
 
-    async def start(talker: list[str], code2wav: list[str]) -> Fleet:
-        options = PipelineOptions(talker=TalkerOptions(devices=talker), code2wav=Code2WavOptions(devices=code2wav))
-        started.append(Fleet(Path("checkpoint"), options, FakeStages().launch))
+    async def start(
+        talker: list[str], code2wav: list[str], stages: FakeStages | None = None, engine: str = "torch", profilers=()
+    ) -> Fleet:
+        by_talker, by_code2wav = (kind and {"profiler": kind} for kind in profilers or (None, None))
+        options = PipelineOptions(
+            talker=TalkerOptions(devices=talker, engine=engine, profiler_config=by_talker),
+            code2wav=Code2WavOptions(devices=code2wav, profiler_config=by_code2wav),
+        )
+        started.append(Fleet(Path("checkpoint"), options, (stages or FakeStages()).launch))
         await started[-1].start()
         return started[-1]
 
@@ -68,6 +74,47 @@ async def test_a_replacement_comes_to_the_device_of_the_dead(fleet, monkeypatch)
     monkeypatch.setattr("duotone.stages.fleet.FIRST_BACKOFF_S", 0)
     two = await fleet(["cuda:0", "cuda:1"], ["cuda:1"])
     dead = two.replicas("talker")[1]
-    replacement = await two.replace(dead)
+    dead.process.end(1)
+    (replacement,) = await two.replace(dead)
     assert (replacement.name, replacement.spec.device) == ("talker-1", "cuda:1")
     assert two.replicas("talker")[1] is replacement
+
+
+@pytest.mark.parametrize(
+    ("talkers", "decoders", "engine", "profilers", "crews"),
+    [
+        (["cuda:0"], ["cuda:0"], "vllm", (), ["talker-0+code2wav-0"]),
+        (["cuda:0"], ["cuda:1"], "vllm", (), ["talker-0", "code2wav-0"]),
+        (["cuda:0"], ["cuda:0"], "torch", (), ["talker-0", "code2wav-0"]),
+        (["cpu"], ["cpu"], "vllm", (), ["talker-0", "code2wav-0"]),
+        (["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"], "vllm", (), ["talker-0+code2wav-1", "talker-1+code2wav-0"]),
+        (["cuda:0", "cuda:0"], ["cuda:0"], "vllm", (), ["talker-0+code2wav-0", "talker-1"]),
+        (["cuda:0"], ["cuda:0", "cuda:0"], "vllm", (), ["talker-0+code2wav-0", "code2wav-1"]),
+        (["cuda:0"], ["cuda:0"], "vllm", ("torch", "torch"), ["talker-0", "code2wav-0"]),
+        (["cuda:0"], ["cuda:0"], "vllm", ("torch", None), ["talker-0+code2wav-0"]),
+        (["cuda:0"], ["cuda:0"], "vllm", ("cuda", "cuda"), ["talker-0+code2wav-0"]),
+    ],
+)
+async def test_vllm_and_code2wav_share_a_process_where_they_share_a_gpu(
+    fleet, talkers, decoders, engine, profilers, crews
+):
+    stages = FakeStages()
+    started = await fleet(talkers, decoders, stages, engine, profilers)
+    assert [crew.name for crew in stages.launched] == crews
+    assert [r.name for r in started.replicas("talker")] == [f"talker-{at}" for at in range(len(talkers))]
+    assert [r.name for r in started.replicas("code2wav")] == [f"code2wav-{at}" for at in range(len(decoders))]
+
+
+async def test_a_shared_process_is_replaced_once_for_all_its_workers(fleet, monkeypatch):
+    monkeypatch.setattr("duotone.stages.fleet.FIRST_BACKOFF_S", 0)
+    stages = FakeStages()
+    two = await fleet(["cuda:0", "cuda:1"], ["cuda:0", "cuda:1"], stages, "vllm")
+    dead = [two.replicas(stage)[1] for stage in ("talker", "code2wav")]
+    dead[0].process.end(-9)
+    assert [replica.alive for replica in two.replicas()] == [True, False, True, False]
+    assert await two.replace(dead[0]) == []
+    started = await two.replace(dead[1])
+    assert [replica.name for replica in started] == ["talker-1", "code2wav-1"]
+    assert [crew.name for crew in stages.launched[2:]] == ["talker-1+code2wav-1"]
+    assert [two.replicas(stage)[1] for stage in ("talker", "code2wav")] == started
+    assert all(replica.alive for replica in two.replicas())

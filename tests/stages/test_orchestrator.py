@@ -377,11 +377,7 @@ async def test_a_dead_worker_is_replaced_and_the_next_request_works(pipeline, mo
         with pytest.raises(StageFailed):
             await listen(held)
         await until_ready(orchestrator)
-        assert [(spec.stage, spec.replica) for spec in stages.launched] == [
-            ("talker", 0),
-            ("code2wav", 0),
-            ("code2wav", 0),
-        ]
+        assert [crew.name for crew in stages.launched] == ["talker-0", "code2wav-0", "code2wav-0"]
         stream = submit(orchestrator)
         await stages.frame(2, ended={2: "stop"})
         await stages.decode_all()
@@ -394,10 +390,10 @@ async def test_a_worker_that_does_not_come_back_is_tried_again(pipeline, monkeyp
     monkeypatch.setattr(fleet, "FIRST_BACKOFF_S", 0.01)
     stages, launch, fails = FakeStages(), FakeStages.launch, iter([False, False, True, True])
 
-    async def unreliable(spec):
+    async def unreliable(crew):
         if next(fails, False):
             raise StageFailed("no memory")
-        return await launch(stages, spec)
+        return await launch(stages, crew)
 
     stages.launch = unreliable
     async with pipeline(stages) as orchestrator:

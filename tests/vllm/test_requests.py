@@ -1,6 +1,7 @@
 """One engine that cuts prompts into pieces, and all that requests may do in it."""
 
 import gc
+import time
 import weakref
 
 import msgspec
@@ -138,3 +139,22 @@ def replace_rows(plan, count):
     """The plan with its first rows repeated to `count`."""
     rows = np.resize(plan.row_ids(), (count, plan.row_ids().shape[1]))
     return msgspec.structs.replace(plan, rows=rows.tobytes())
+
+
+def test_the_next_step_is_planned_late_once_a_step_is_on_the_device(pieces):
+    case = CUSTOM_VOICE[0]
+    assert pieces.rest_s() == 0
+    pieces.accept(speak(1, case))
+    assert pieces.rest_s() == 0, "nothing is on the device"
+    rests_s, steps_s = [], []
+    while pieces.has_work():
+        began_s = time.perf_counter()
+        made = pieces.step()
+        steps_s.append(time.perf_counter() - began_s)
+        rests_s.append(pieces.rest_s() if made else 0.0)
+    assert 0 < max(rests_s) < max(steps_s)
+    # Long after the last step nothing is on the device any more.
+    time.sleep(2 * max(steps_s))
+    pieces.accept(speak(2, case))
+    assert pieces.rest_s() == 0
+    talk(pieces, {})

@@ -350,36 +350,41 @@ def test_step_with_first_frames_of_a_stream_is_short(delayed):
     assert ear.steps[3][0] == (10, 1)
 
 
-def test_steps_begin_an_interval_apart_and_hold_what_came_meanwhile(delayed):
-    interval_s = 0.05
-    decoder, ear = delayed(slots=2, max_batch_frames=8, step_interval_ms=1000 * interval_s)
-    began_s = time.perf_counter()
+def test_engine_rests_between_steps_and_decodes_what_came_meanwhile(delayed, monkeypatch):
+    decoder, ear = delayed(slots=2, max_batch_frames=8, step_interval_ms=1000)
+    monkeypatch.setattr(time, "perf_counter", itertools.count(100.0, 1e-6).__next__)
+    assert ear.engine.rest_s() == 0
     ear.engine.accept(decode(1, frames(5)))
     assert ear.engine.step() is None
     ear.engine.accept(decode(1, frames(6), last=True))
+    assert ear.engine.rest_s() == 0, "there are samples to read"
     ear.step()
     assert heard_codes(ear, 1) == [5]
-    assert ear.engine.step() is None
-    assert time.perf_counter() - began_s >= interval_s
+    assert ear.engine.rest_s() == pytest.approx(1, rel=1e-3)
     ear.engine.accept(decode(2, frames(7), last=True))
     ear.run()
     assert [call[3] for call in decoder.calls if call[0] == "launch"] == [[[5]], [[6], [7]]]
     assert (heard_codes(ear, 1), heard_codes(ear, 2)) == ([5, 6], [7])
 
 
+def test_stream_that_only_needs_to_be_ended_does_not_wait_for_the_interval(delayed):
+    _, ear = delayed(slots=2, step_interval_ms=1000)
+    ear.engine.accept(decode(1, frames(5)))
+    ear.run()
+    ear.engine.accept(decode(1, [], last=True))
+    assert ear.engine.rest_s() == 0
+    assert ear.step().ended == [1]
+
+
 @pytest.mark.parametrize(("streams", "share"), [(1, 0.2), (5, 1), (9, 1)])
 def test_interval_is_shorter_while_most_slots_are_free(delayed, monkeypatch, streams, share):
     _, ear = delayed(slots=10, max_batch_frames=16, step_interval_ms=1000)
-    slept_s = []
-    monkeypatch.setattr(time, "sleep", slept_s.append)
     monkeypatch.setattr(time, "perf_counter", itertools.count(100.0, 1e-6).__next__)
     for key in range(streams):
         ear.engine.accept(decode(key, frames(5)))
     assert ear.engine.step() is None
-    ear.engine.accept(decode(0, frames(6)))
     ear.step()
-    assert ear.engine.step() is None
-    assert slept_s == [pytest.approx(share, rel=1e-3)]
+    assert ear.engine.rest_s() == pytest.approx(share, rel=1e-3)
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():
