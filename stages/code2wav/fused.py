@@ -18,6 +18,7 @@ from .layers import KERNEL, ConvNeXtBlock, FrozenConv, ResidualUnit, VocoderBloc
 from .products import MIN_BLOCK, Product, Rows, Snake, Tile, choose_unit_tile, conv_product, early, split_columns
 from .quantizer import CodeTable
 from .transformer import Transformer, TransformerLayer
+from .unit_kernel import ROWS, PackedUnit, UnitKernel, fits
 
 COPY_BLOCK = 2048
 """Elements of a context that one program copies."""
@@ -164,10 +165,14 @@ class FusedConvNeXt:
 class FusedUnit:
     """A ResidualUnit whose input comes activated, and whose output leaves through the SnakeBeta after it as well."""
 
-    def __init__(self, unit: ResidualUnit, following: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(
+        self, unit: ResidualUnit, following: nn.Module, dtype: torch.dtype, kernel: UnitKernel | None = None
+    ) -> None:
+        """`kernel`: what computes it where a frame has whole tiles."""
         self.dilated = conv_product(unit.conv1, dtype, Snake(unit.act2))
         self.pointwise = conv_product(unit.conv2, dtype, Snake(following))
         self.wide, self.narrow = split_columns(self.pointwise.columns)
+        self.packed = None if kernel is None else PackedUnit(kernel, self.dilated, self.pointwise)
 
     def __call__(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         """`added`: x before its activation. `raw` may be `added`."""
@@ -180,6 +185,9 @@ class FusedUnit:
             self._whole(tile, x, added, raw, out)
 
     def _whole(self, tile: Tile, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
+        if self.packed is not None and x.per_frame % ROWS == 0:
+            self.packed(x, added, raw, out)
+            return
         dilated, pointwise = self.dilated, self.pointwise
         assert dilated.snake is not None
         assert pointwise.snake is not None
@@ -227,7 +235,11 @@ class FusedBlock:
         residual = [unit for unit in units if isinstance(unit, ResidualUnit)]
         activations = [unit.act1 for unit in residual] + [following]
         self.spread = conv_product(transposed, dtype, Snake(activations[0], self.rate))
-        self.units = [FusedUnit(unit, after, dtype) for unit, after in zip(residual, activations[1:], strict=True)]
+        device = transposed.weight.device
+        kernel = UnitKernel(self.channels, device) if fits(self.channels, dtype, device) else None
+        self.units = [
+            FusedUnit(unit, after, dtype, kernel) for unit, after in zip(residual, activations[1:], strict=True)
+        ]
 
     def __call__(self, x: Rows, following: list[Rows]) -> None:
         """`following`: the inputs of the units and of what comes after the block."""

@@ -1,28 +1,24 @@
 """`predictor/pass.cu` on the GPU: compiled for one predictor's sizes, its weights packed, launched."""
 
-import ctypes
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from cuda.bindings import driver, nvrtc
 from torch import Tensor
 
+from .. import cuda_kernel
+from ..cuda_kernel import CAPABILITY, SHARED_BYTES
 from .frames import FrameWeights
 
 CLUSTERS, RANKS, GROUPS, THREADS = 64, 2, 2, 256
 """As in `layout.cuh`: clusters share a product's outputs, blocks of a cluster and their warp groups its inputs."""
-SHARED_BYTES = 232_448
-"""What one block can have on Hopper."""
 _PANEL, _UNIT = 64, 32
 _COLUMNS = (16, 32, 64, 96)
 """Outputs that one instruction can multiply."""
 _ROUND_INPUTS = 2 * _PANEL * RANKS * GROUPS
 _HEAD_DIM, _HIDDEN = 128, 1024
-_CAPABILITY, _MULTIPROCESSORS = (9, 0), 132
-_SOURCES = Path(__file__).with_name("predictor")
+_MULTIPROCESSORS = 132
+_SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
 
 
 def fits(weights: FrameWeights) -> bool:
@@ -51,7 +47,7 @@ def runs_on(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     properties = torch.cuda.get_device_properties(device)
-    return (properties.major, properties.minor) == _CAPABILITY and properties.multi_processor_count >= _MULTIPROCESSORS
+    return (properties.major, properties.minor) == CAPABILITY and properties.multi_processor_count >= _MULTIPROCESSORS
 
 
 class PassKernel:
@@ -80,7 +76,8 @@ class PassKernel:
         self._rope = weights.rope
         self._counters = torch.zeros(5 * len(layers), dtype=torch.int32, device=weights.heads.device)
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
-        self._kernel = _loaded(compiled({**sizes, "HIDDEN": _HIDDEN, "LAYERS": len(layers)}))
+        code = compiled({**sizes, "HIDDEN": _HIDDEN, "LAYERS": len(layers)})
+        self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
         """As `frames.PlainPredictor`. Uses up `inputs`, which must be contiguous."""
@@ -102,7 +99,9 @@ class PassKernel:
             self._counters,
         )
         numbers = (rows, count, book + 1 - count)
-        _launch(self._kernel, [tensor.data_ptr() for tensor in tensors], numbers, self._eps)
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        stream = torch.cuda.current_stream().cuda_stream
+        self._kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
         return logits
 
 
@@ -154,55 +153,4 @@ def compiled(sizes: dict[str, int]) -> bytes:
     Raises:
         RuntimeError: with the compiler's messages.
     """
-    options = [b"--gpu-architecture=sm_90a", b"-std=c++17", b"-default-device"]
-    options += [f"-D{name}={value}".encode() for name, value in sizes.items()]
-    source, headers = _SOURCES / "pass.cu", sorted(_SOURCES.glob("*.cuh"))
-    texts, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
-    (program,) = _checked(
-        nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(headers), texts, names)
-    )
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if error:
-        log = bytes(_checked(nvrtc.nvrtcGetProgramLogSize(program))[0])
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(log.decode())
-    code = bytes(_checked(nvrtc.nvrtcGetCUBINSize(program))[0])
-    _checked(nvrtc.nvrtcGetCUBIN(program, code))
-    _checked(nvrtc.nvrtcDestroyProgram(program))
-    return code
-
-
-def _loaded(code: bytes) -> Any:
-    """The kernel on the current device, which has a context: tensors stand on it."""
-    (module,) = _checked(driver.cuModuleLoadData(code))
-    (kernel,) = _checked(driver.cuModuleGetFunction(module, b"predictor_pass"))
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _checked(driver.cuFuncSetAttribute(kernel, attribute, SHARED_BYTES))
-    return kernel
-
-
-def _launch(kernel: Any, pointers: Sequence[int], numbers: Sequence[int], eps: float) -> None:
-    """On the current stream. It may start, and bring weights, while the launch in front of it ends."""
-    early = driver.CUlaunchAttribute()
-    early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    early.value.programmaticStreamSerializationAllowed = 1
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = CLUSTERS * RANKS, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = THREADS, 1, 1
-    config.sharedMemBytes = SHARED_BYTES
-    config.hStream = torch.cuda.current_stream().cuda_stream
-    config.attrs, config.numAttrs = [early], 1
-    types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int,) * len(numbers) + (ctypes.c_float,)
-    _checked(driver.cuLaunchKernelEx(config, kernel, ((*pointers, *numbers, eps), types), 0))
-
-
-def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a call returned.
-
-    Raises:
-        RuntimeError: the call failed.
-    """
-    error, *values = result
-    if error:
-        raise RuntimeError(f"CUDA: {error!r}")
-    return tuple(values)
+    return cuda_kernel.compiled(_SOURCE, sizes)

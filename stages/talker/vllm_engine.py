@@ -8,7 +8,6 @@ makes a frame that nobody asks for. The core is driven without vLLM's front end,
 
 import gc
 import time
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +33,10 @@ from ..pipeline import TalkerOptions
 from ..types import CODEBOOKS, NO_CODE, PromptPlan, Sampling
 from ..weights import shapes
 from .model import PREFIX, Talker
+from .pace import Pace
 from .vllm_model import CONFIG_FORMAT, head_factor, register
 from .vllm_scheduler import TalkerScheduler
-from .vllm_state import REQUEST, Codes, TalkerRequest
+from .vllm_state import REQUEST, Codes, TalkerModelState, TalkerRequest
 
 _POSITIONS_PER_SLOT = 1024
 """Of the key/value cache: a prompt and more than a minute of speech. Where it is short, vLLM lets a request wait."""
@@ -46,10 +46,6 @@ _PROMPT_POSITIONS = 512
 """Of a step, beside a frame of each slot: more would hold up those who talk."""
 _MOST_CAPTURED = 1024
 """Positions of the largest step that is captured as a graph."""
-_STEPS = 16
-"""The shortest of the last so many is how long a step takes at the least."""
-_LATE = 0.5
-"""The share of a step after which the next one is planned: the rest is more than the host needs to launch it."""
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
@@ -70,11 +66,11 @@ class VllmTalkerEngine(Engine):
         self._requests: dict[str, TalkerRequest] = {}
         self._joined = False
         """Whether a request has come since the last step."""
-        self._ended_s: float | None = None
-        """When the last step ended, on whose end another one began; None while none is on the device."""
-        self._steps_s: deque[float] = deque(maxlen=_STEPS)
-        """How long the last steps took, from one end to the next."""
+        self._pace = Pace()
         self._core = InprocClient(config, Executor.get_class(config), log_stats=True)
+        self._state: TalkerModelState = (
+            self._core.engine_core.model_executor.driver_worker.worker.model_runner.model_state
+        )
         self._metrics = PrometheusStatLogger(config, [0])
         self._scheduler_stats: SchedulerStats | None = None
         self._warm_up()
@@ -97,13 +93,8 @@ class VllmTalkerEngine(Engine):
         return bool(self._requests)
 
     def rest_s(self) -> float:
-        """A step is on the device: the next one is planned late, for those who come meanwhile.
-
-        What another stage launches meanwhile goes before it, too.
-        """
-        if self._ended_s is None or not self._steps_s:
-            return 0.0
-        return max(0.0, self._ended_s + _LATE * min(self._steps_s) - time.perf_counter())
+        """Until the next step has to be planned."""
+        return self._pace.rest_s(time.perf_counter())
 
     def step(self) -> Frames | None:
         """Let vLLM schedule a step, and return the frames of the one that has ended, which need not be the same."""
@@ -126,7 +117,7 @@ class VllmTalkerEngine(Engine):
                 made.pop()  # the frame that eos begins is not spoken
             keys += [request.key] * len(made)
             codes += made
-        step_s = self._took_s(start_s, bool(outputs))
+        step_s = self._pace.ended(time.perf_counter(), start_s, self._state.launched_s, bool(outputs))
         if not outputs:
             return None
         return Frames(keys, np.array(codes, "<i2").tobytes(), ended, batch=len(outputs), step_s=step_s)
@@ -144,16 +135,6 @@ class VllmTalkerEngine(Engine):
         if self._scheduler_stats is not None:
             self._metrics.record(self._scheduler_stats, None)
         return exposed(family for family in REGISTRY.collect() if family.name.startswith("vllm:"))
-
-    def _took_s(self, planned_s: float, made_frames: bool) -> float:
-        """How long the step took that has just ended: since the one before it if that was on the device, else since the
-        plan. If it made frames, another one is on the device now.
-        """
-        now_s, before_s = time.perf_counter(), self._ended_s
-        if before_s is not None and made_frames:
-            self._steps_s.append(now_s - before_s)
-        self._ended_s = now_s if made_frames else None
-        return now_s - (planned_s if before_s is None else before_s)
 
     def _core_request(self, request: TalkerRequest) -> EngineCoreRequest:
         return EngineCoreRequest(

@@ -6,6 +6,7 @@ the worker alone. Nothing here waits for the device: what the host must know (sl
 follows from the schedule, and what the device makes is left on the way to pinned memory.
 """
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -92,6 +93,8 @@ class TalkerModelState(DefaultModelState):
         """How many tokens of each request are rejected: none, as none are guessed."""
         self.slot_of: dict[str, int] = {}
         """vLLM's id → slot, while the request is scheduled."""
+        self.launched_s = 0.0
+        """When the last step was launched, of `time.perf_counter`."""
         weights = model.take_frame_weights()
         predictor = FusedPredictor(weights) if runs_on(device) and fits(weights) else PlainPredictor(weights)
         self.frames = FrameMaker(predictor, self.max_num_reqs)
@@ -160,6 +163,7 @@ class TalkerModelState(DefaultModelState):
             request.in_flight.append((arriving, row))
         # vLLM copies its tokens to the host beside the next step, which overwrites what this one has made.
         ids, counts = made.begun[:, : len(hidden)].clone()
+        self.launched_s = time.perf_counter()
         return SamplerOutput(ids[:, None], None, None, num_sampled=counts, num_rejected=self.rejected[: len(hidden)])
 
     def _embed_prompts(self, input_batch: InputBatch) -> None:

@@ -53,6 +53,8 @@ CALLS, REPLAYS = 8, 5
 
 def trials(call: Call) -> list[Tile]:
     """The tiles to try for a call."""
+    if isinstance(call.made_by, FusedUnit) and call.made_by.packed is not None:
+        return []  # computed by a kernel that has no tiles to choose
     if isinstance(call.made_by, FusedUnit):
         return [Tile(m, call.columns, k, warps, stages) for m, k, warps, stages in UNITS[call.columns]]
     found = [Tile(*tile) for tile in (*FEW * (call.rows <= 128), *MANY * (call.rows > 64))]

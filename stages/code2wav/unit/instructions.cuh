@@ -1,0 +1,159 @@
+// Hopper's own instructions as `unit.cu` uses them, and pairs of bfloat16. RANKS is a cluster's number of blocks.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short bf16;
+
+extern __shared__ __align__(1024) unsigned char shared[];
+
+__device__ u32 address_of(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
+__device__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000); }
+__device__ u32 pair_of(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// The launch in front of this one has ended; the next one may come.
+__device__ void await_input() {
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// A barrier that counts bytes which come into shared memory.
+__device__ void begin_arrivals(u32 barrier) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+__device__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+}
+
+// All blocks of the cluster have come here, and see what the others wrote before.
+__device__ void meet_cluster() {
+    if constexpr (RANKS == 1) __syncthreads();
+    else asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address of the same place in a block of the cluster.
+__device__ u32 there(u32 at, int rank) {
+    u32 remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
+    return remote;
+}
+
+// To the same place, and counted at the same place, in all blocks of the cluster.
+__device__ void bring_bytes(u32 to, const unsigned char* from, int bytes, u32 barrier) {
+    if constexpr (RANKS == 1) {
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
+    } else {
+#pragma unroll
+        for (int rank = 0; rank < RANKS; ++rank)
+            asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
+                             there(barrier, rank)),
+                         "r"(bytes)
+                         : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+            "[%3], %4;" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<short>((1 << RANKS) - 1))
+            : "memory");
+    }
+}
+
+__device__ void await_bytes(u32 barrier, u32 phase) {
+    u32 there;
+    do
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(there)
+                     : "r"(barrier), "r"(phase)
+                     : "memory");
+    while (!there);
+}
+
+// Counts to `last` and then from 0 again. Returns the count before. It orders nothing: what is counted are products
+// that have ended, and a fence would wait for bytes that this thread has sent for.
+__device__ u32 count_up(u32 counter, u32 last) {
+    u32 before;
+    asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(counter), "r"(last)
+                 : "memory");
+    return before;
+}
+
+// The same where another block of the cluster counts too.
+__device__ u32 count_up_there(u32 counter, u32 last) {
+    u32 before;
+    asm volatile("atom.relaxed.cluster.shared::cluster.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(counter), "r"(last)
+                 : "memory");
+    return before;
+}
+
+// 16 bytes, on their way until `await_pieces`.
+__device__ void bring_piece(u32 to, const bf16* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ void await_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// All warps of a warp group.
+__device__ void meet(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+
+// A warp's 16 rows of 16 inputs: lane l says where half l / 16 of row l % 16 stands.
+__device__ void take(u32 (&left)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(left[0]), "=r"(left[1]), "=r"(left[2]), "=r"(left[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// From here on the compiler knows nothing of what this is.
+__device__ void forget(u32& value) { asm volatile("" : "+r"(value)); }
+
+// What registers hold is seen by the products that begin now.
+__device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// All products have ended but those of the last OPEN groups that were closed.
+template <int OPEN>
+__device__ void await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
+}
+
+// Nothing is done to these registers earlier or later than here: the compiler does not see when tensor cores use them.
+__device__ void pin(float (&sums)[48]) {
+#pragma unroll
+    for (int i = 0; i < 48; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// sums [64, 96] += left [64, 16] · right [96, 16]ᵀ; `right` describes shared memory.
+__device__ void multiply(float (&sums)[48], const u32 (&left)[4], u64 right) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+        "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, 1, 1, 1, "
+        "0;"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+          "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]),
+          "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
+          "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]),
+          "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),
+          "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]),
+          "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),
+          "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+}
+
+// Four neighbours each, from places that are 16 bytes apart or in other launches' outputs.
+__device__ float4 constant_four(const float* at) { return __ldg(reinterpret_cast<const float4*>(at)); }
+__device__ uint4 load_eight(const bf16* at) { return __ldcg(reinterpret_cast<const uint4*>(at)); }
+__device__ void store_eight(bf16* at, uint4 eight) { *reinterpret_cast<uint4*>(at) = eight; }
+__device__ int load_int(const int* at) { return __ldcg(at); }
