@@ -7,6 +7,7 @@ exits at once, so not even a killed server leaves orphans.
 Each worker has a thread of its own, the first the main thread; what breaks one ends the process.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -210,6 +211,8 @@ def main() -> None:
     except Exception as error:  # whatever a library raises
         log.exception("the engine does not start")
         leave(channels, f"{type(error).__name__}: {error}")
+    gc.collect()
+    gc.freeze()  # vLLM and graphs leave a million objects behind, which no later collection need visit
     workers = list(zip(engines, profilers, channels, strict=True))
     if len(workers) > 1:
         sys.setswitchinterval(SWITCH_S)

@@ -23,13 +23,11 @@ class Shape:
 
     groups: int
     """Warp groups of a block."""
-    ranks: int
-    """Blocks of a cluster, which go through weights together."""
     stages: int
     """Panels of weights that a block has room for: all, or those of a tap."""
 
 
-SHAPES = {96: Shape(3, 1, 12), 192: Shape(2, 1, 3)}
+SHAPES = {96: Shape(3, 12), 192: Shape(2, 3)}
 """Channels → how their units are computed."""
 
 
@@ -53,8 +51,7 @@ class UnitKernel:
     def launch(self, unit: "PackedUnit", x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         """As `fused.FusedUnit`. `added` has no contexts, a frame of x a multiple of ROWS."""
         assert added.context == 0
-        tiles, ranks = x.rows // ROWS, self._shape.ranks
-        clusters = min(self._multiprocessors // ranks, -(-tiles // ranks))
+        tiles = x.rows // ROWS
         pointers = [
             unit.panels.data_ptr(),
             unit.constants.data_ptr(),
@@ -66,7 +63,7 @@ class UnitKernel:
         ]
         ints = tiles, x.per_frame // ROWS, unit.dilation, out.context
         stream = torch.cuda.current_stream().cuda_stream
-        self._kernel.launch(clusters * ranks, stream, pointers, ints)
+        self._kernel.launch(min(self._multiprocessors, tiles), stream, pointers, ints)
 
 
 class PackedUnit:
@@ -91,7 +88,7 @@ def compiled(channels: int, shape: Shape) -> bytes:
     Raises:
         RuntimeError: with the compiler's messages.
     """
-    sizes = {"CHANNELS": channels, "GROUPS": shape.groups, "RANKS": shape.ranks, "STAGES": shape.stages}
+    sizes = {"CHANNELS": channels, "GROUPS": shape.groups, "STAGES": shape.stages}
     return cuda_kernel.compiled(_SOURCE, sizes)
 
 

@@ -6,7 +6,6 @@ frames whose code 0 vLLM has returned. vLLM's word is final: the step that async
 makes a frame that nobody asks for. The core is driven without vLLM's front end, which would make texts of codes.
 """
 
-import gc
 import time
 from dataclasses import dataclass
 
@@ -74,8 +73,6 @@ class VllmTalkerEngine(Engine):
         self._metrics = PrometheusStatLogger(config, [0])
         self._scheduler_stats: SchedulerStats | None = None
         self._warm_up()
-        gc.collect()
-        gc.freeze()  # vLLM leaves a million objects behind, which no later collection need visit
 
     def accept(self, command: StageCommand) -> None:
         """Hand a request to vLLM, or take some back. The orchestrator sends none without room for all its frames."""

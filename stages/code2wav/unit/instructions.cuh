@@ -1,4 +1,4 @@
-// Hopper's own instructions as `unit.cu` uses them, and pairs of bfloat16. RANKS is a cluster's number of blocks.
+// Hopper's own instructions as `unit.cu` uses them, and pairs of bfloat16.
 #pragma once
 
 typedef unsigned int u32;
@@ -30,40 +30,12 @@ __device__ void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
 }
 
-// All blocks of the cluster have come here, and see what the others wrote before.
-__device__ void meet_cluster() {
-    if constexpr (RANKS == 1) __syncthreads();
-    else asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// The address of the same place in a block of the cluster.
-__device__ u32 there(u32 at, int rank) {
-    u32 remote;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
-    return remote;
-}
-
-// To the same place, and counted at the same place, in all blocks of the cluster.
 __device__ void bring_bytes(u32 to, const unsigned char* from, int bytes, u32 barrier) {
-    if constexpr (RANKS == 1) {
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-            "l"(from), "r"(bytes), "r"(barrier)
-            : "memory");
-    } else {
-#pragma unroll
-        for (int rank = 0; rank < RANKS; ++rank)
-            asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
-                             there(barrier, rank)),
-                         "r"(bytes)
-                         : "memory");
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-            "[%3], %4;" ::"r"(to),
-            "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<short>((1 << RANKS) - 1))
-            : "memory");
-    }
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 __device__ void await_bytes(u32 barrier, u32 phase) {
@@ -81,16 +53,6 @@ __device__ void await_bytes(u32 barrier, u32 phase) {
 __device__ u32 count_up(u32 counter, u32 last) {
     u32 before;
     asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "r"(counter), "r"(last)
-                 : "memory");
-    return before;
-}
-
-// The same where another block of the cluster counts too.
-__device__ u32 count_up_there(u32 counter, u32 last) {
-    u32 before;
-    asm volatile("atom.relaxed.cluster.shared::cluster.inc.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "r"(counter), "r"(last)
                  : "memory");

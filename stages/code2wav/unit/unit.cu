@@ -8,8 +8,8 @@
 // 192 they come through it anew for each tile of all warp groups, and the warp that is the last to have used a panel
 // brings another one into its place. What stands between the convolutions stays in registers.
 //
-// From the compiler's command line: CHANNELS, a multiple of 96; GROUPS, a block's warp groups; RANKS, blocks that are a
-// cluster and go through the weights together; STAGES, panels that shared memory has room for.
+// From the compiler's command line: CHANNELS, a multiple of 96; GROUPS, a block's warp groups; STAGES, panels that
+// shared memory has room for.
 
 #include "instructions.cuh"
 
@@ -26,9 +26,9 @@ constexpr int TAP_GROUPS = TAP_STEPS / AT_ONCE;
 constexpr int RINGS_AT = STAGES * PANEL_BYTES, BARRIERS_AT = RINGS_AT + GROUPS * RING * PITCH;
 constexpr int COUNTERS_AT = BARRIERS_AT + STAGES * 8;
 static_assert(CHANNELS == PARTS * PART && PANELS * SHEET_STEPS == (TAPS + 1) * TAP_STEPS, "sizes");
-static_assert(RESIDENT ? PARTS == 1 && RANKS == 1 : STAGES * SHEET_STEPS == TAP_STEPS && TAP_GROUPS % 2 == 0,
+static_assert(RESIDENT ? PARTS == 1 : STAGES * SHEET_STEPS == TAP_STEPS && TAP_GROUPS % 2 == 0,
               "a turn is a tap");
-static_assert(TAP_GROUPS * AT_ONCE == TAP_STEPS && COUNTERS_AT + STAGES * 8 <= 232448, "groups, shared memory");
+static_assert(TAP_GROUPS * AT_ONCE == TAP_STEPS && COUNTERS_AT + STAGES * 4 <= 232448, "groups, shared memory");
 
 // The number of a step of a tap, where all parts of the same 64 inputs follow each other. In the pointwise convolution
 // all inputs of a part do.
@@ -48,25 +48,24 @@ struct Panels {
     bool more;  // the block goes through all panels once more
 
     __device__ u32 barrier(int stage) const { return at + BARRIERS_AT + stage * 8; }
-    __device__ u32 counter(int stage) const { return at + COUNTERS_AT + stage * 8; }
+    __device__ u32 counter(int stage) const { return at + COUNTERS_AT + stage * 4; }
 
-    // Once, by all blocks.
+    // Once, by the whole block.
     __device__ void begin() const {
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
                 begin_arrivals(barrier(stage));
-                reinterpret_cast<u64*>(shared + COUNTERS_AT)[stage] = 0;
+                reinterpret_cast<u32*>(shared + COUNTERS_AT)[stage] = 0;
             }
             publish_barriers();
         }
-        meet_cluster();
-        if (threadIdx.x == 0 && blockIdx.x % RANKS == 0)
+        __syncthreads();
+        if (threadIdx.x == 0)
 #pragma unroll 1
             for (int stage = 0; stage < STAGES; ++stage) bring(stage, 0);
     }
 
-    // To all blocks of the cluster.
     __device__ void bring(int stage, int turn) const {
         const unsigned char* from = weights + (turn * STAGES + stage) * PANEL_BYTES;
         bring_bytes(at + stage * PANEL_BYTES, from, PANEL_BYTES, barrier(stage));
@@ -74,12 +73,11 @@ struct Panels {
 
     __device__ void wait(int stage, int turn) const { await_bytes(barrier(stage), turn % 2); }
 
-    // This warp has used a panel. The last one of the cluster brings another: the last of a block counts blocks.
+    // This warp has used a panel. The last one brings another.
     __device__ void release(int stage, int turn) const {
         if (RESIDENT) return;
         if (threadIdx.x % 32 == 0 && count_up(counter(stage), WARPS - 1) == WARPS - 1 && (more || turn + 1 < TURNS))
-            if (RANKS == 1 || count_up_there(there(counter(stage) + 4, 0), RANKS - 1) == RANKS - 1)
-                bring(stage, (turn + 1) % TURNS);
+            bring(stage, (turn + 1) % TURNS);
         __syncwarp();
     }
 
@@ -289,7 +287,7 @@ __device__ void store(const float (&sums)[48], const Constants& constants, int p
 
 // `tiles` · ROWS rows of the unit. x has 6 · dilation rows of context in front of each stream's rows, `out` has
 // `context`; `added` and `raw` have none, and may be the same. Weights and constants are as `unit_kernel` packs them.
-extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(32 * WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     residual_unit(const unsigned char* weights, const float* constants, const bf16* x, const bf16* added, bf16* raw,
                   bf16* out, const int* owners, int tiles, int frame_tiles, int dilation, int context) {
     Panels panels = {weights, address_of(shared), true};
@@ -303,9 +301,8 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(32 * 
     const int halo = (TAPS - 1) * dilation, first = (block + group) * tiles / groups;
     const int stop = (block + group + 1) * tiles / groups;
     int passes = stop - first;
-    const int cluster = block - blockIdx.x % RANKS * GROUPS;
 #pragma unroll 1
-    for (int other = cluster; !RESIDENT && other < cluster + RANKS * GROUPS; ++other)
+    for (int other = block; !RESIDENT && other < block + GROUPS; ++other)
         passes = max(passes, (other + 1) * tiles / groups - other * tiles / groups);
 
     int owner = first < stop ? load_int(owners + first / frame_tiles) : 0, row = first * ROWS + owner * halo;
@@ -337,5 +334,4 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(32 * 
             store(sums[part], pointwise, part, raw ? raw + m * CHANNELS : nullptr, out + kept * CHANNELS);
         }
     }
-    if (RANKS > 1) meet_cluster();  // none goes while others count in its shared memory
 }
