@@ -10,17 +10,18 @@ from cuda.bindings import driver, nvrtc
 SHARED_BYTES = 232_448
 """What one block can have on Hopper."""
 CAPABILITY = (9, 0)
+_SHARED_HEADER = Path(__file__).with_name("sm90.cuh")
 
 
 def compiled(source: Path, sizes: dict[str, int]) -> bytes:
-    """A kernel, with the headers beside it, for these sizes, as machine code. Needs no GPU.
+    """A kernel, with the headers beside it and those that all share, for these sizes, as machine code. Needs no GPU.
 
     Raises:
         RuntimeError: with the compiler's messages.
     """
     options = [b"--gpu-architecture=sm_90a", b"-std=c++17", b"-default-device"]
     options += [f"-D{name}={value}".encode() for name, value in sizes.items()]
-    headers = sorted(source.parent.glob("*.cuh"))
+    headers = [*sorted(source.parent.glob("*.cuh")), _SHARED_HEADER]
     texts, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
     (program,) = _checked(
         nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(headers), texts, names)

@@ -68,6 +68,7 @@ struct Panels {
 
     __device__ void bring(int stage, int turn) const {
         const unsigned char* from = weights + (turn * STAGES + stage) * PANEL_BYTES;
+        expect_bytes(barrier(stage), PANEL_BYTES);
         bring_bytes(at + stage * PANEL_BYTES, from, PANEL_BYTES, barrier(stage));
     }
 

@@ -1,10 +1,7 @@
 // How a pass is shared out among blocks and warps, and what stands where in a block's shared memory.
 // Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, LAYERS.
 #pragma once
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short bf16;
+#include "sm90.cuh"
 
 constexpr int RANKS = 2, CLUSTERS = 64, BLOCKS = RANKS * CLUSTERS, THREADS = 256, WARPS = THREADS / 32;
 constexpr int GROUPS = 2, PARTS = RANKS * GROUPS, TILE_ROWS = 64, PANEL = 64, ROUND_PANELS = 2;
@@ -46,4 +43,3 @@ constexpr int ARRIVED_AT = SQUARES_AT + 3 * TILE_ROWS * 4, SCRATCH_FLOATS = 2 * 
 static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS, "heads");
 static_assert(ARRIVED_AT + 4 * 8 <= 232448 && WARPS * SCRATCH_FLOATS * 4 <= 2 * HALF_BYTES, "shared memory");
 constexpr int LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;
-extern __shared__ __align__(1024) unsigned char shared[];
