@@ -240,7 +240,7 @@ class ProfileRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    stages: list[str] | None = Field(
+    stages: list[Text] | None = Field(
         None, min_length=1, description="all configured stages, or all that are profiled, if absent"
     )
 

@@ -22,10 +22,15 @@ class OrchestratorChannel:
     """
 
     def __init__(self, context: Context, address: str) -> None:
+        """Raises zmq.ZMQError for an address that cannot be bound."""
         self._socket = context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(address)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError:
+            self._socket.close()
+            raise
         self._descriptor = self._socket.fileno()
         self._readable = asyncio.Event()
 

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from ..profiling.profiler import Profiler
 
 
+SHORTEST_REST_S = 1e-3
+"""What a worker's channel can wait: an engine that would rest for less had better step."""
+
+
 class Engine(Protocol):
     """A model with the requests it works on. Called from the worker's thread alone."""
 

@@ -37,13 +37,19 @@ class Fleet:
 
     async def start(self) -> None:
         """Spawn every process; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
-        outcomes = await asyncio.gather(*map(self._launch, self._crews()), return_exceptions=True)
-        started = [replica for outcome in outcomes if not isinstance(outcome, BaseException) for replica in outcome]
-        self._replicas = sorted(started, key=lambda replica: (STAGES.index(replica.spec.stage), replica.spec.replica))
-        for failure in outcomes:
-            if isinstance(failure, BaseException):
-                await self.stop()
-                raise failure
+        starts = [asyncio.create_task(self._begin(crew)) for crew in self._crews()]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self.stop()
+            raise
+        self._replicas.sort(key=lambda replica: (STAGES.index(replica.spec.stage), replica.spec.replica))
+
+    async def _begin(self, crew: Crew) -> None:
+        self._replicas += await self._launch(crew)
 
     async def stop(self) -> None:
         """End every worker. Safe to call twice."""
@@ -59,7 +65,7 @@ class Fleet:
         await dead.stop(STOP_GRACE_S)
         self._ended.add(dead)
         crew = [replica for replica in self._replicas if replica.process is dead.process]
-        if not self._ended.issuperset(crew):
+        if not crew or not self._ended.issuperset(crew):
             return []
         self._ended.difference_update(crew)
         backoff_s = FIRST_BACKOFF_S

@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from .channel import WorkerChannel
 from .checkpoint import read_checkpoint
-from .engine import Engine
+from .engine import SHORTEST_REST_S, Engine
 from .errors import ConfigurationError, DuotoneError, RequestError
 from .messages import (
     Abort,
@@ -49,16 +48,8 @@ SWITCH_S = 50e-6
 """How long a thread may keep the interpreter from another that asks for it: a hundredth of a step of the Talker."""
 
 
-def build_engines(crew: Crew) -> list[Engine]:
-    """The workers' engines, loaded and warm."""
-    from .device import claimed
-
-    with claimed(crew.device):
-        return [_build_engine(spec) for spec in crew.workers]
-
-
-def _build_engine(spec: WorkerSpec) -> Engine:
-    """The engine that the spec asks for. Heavy imports happen here and nowhere else in this file."""
+def build_engine(spec: WorkerSpec) -> Engine:
+    """The engine that the spec asks for, loaded and warm. Heavy imports happen here and nowhere else in this file."""
     checkpoint = read_checkpoint(spec.checkpoint)
     if spec.code2wav is not None:
         from .code2wav.engine import Code2WavEngine
@@ -85,10 +76,6 @@ def build_profiler(spec: WorkerSpec, engine: Engine) -> "Profiler | None":
         return engine.own_profiler(options) or make_profiler(options, spec.name)
     except ProfilerError as error:
         raise ConfigurationError(f"profiler_config: {error}") from None
-
-
-SHORTEST_REST_S = 1e-3
-"""What a channel can wait."""
 
 
 class Loop:
@@ -175,12 +162,30 @@ def read_crew() -> Crew:
     return Crew.model_validate_json(line)
 
 
-def leave(channels: Iterable[WorkerChannel], last_words: str) -> NoReturn:
-    """End the process for a failure, and say why: nothing is left to lose."""
-    for channel in channels:
-        channel.send(Fatal(last_words))
-        channel.close()
+def leave(channel: WorkerChannel, last_words: str) -> NoReturn:
+    """End the process for a worker's failure, and say why: nothing is left to lose."""
+    channel.send(Fatal(last_words))
+    channel.close()
     os._exit(1)
+
+
+def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Profiler | None]]":
+    """What each worker needs, one after the other. Ends the process where one of them cannot have it."""
+    from .device import claimed
+
+    built: list[tuple[Engine, Profiler | None]] = []
+    try:
+        with claimed(crew.device):
+            for spec in crew.workers:
+                # vLLM's stream is the current one of the thread that it is started in: Code2Wav takes it from there.
+                engine = build_engine(spec)
+                built.append((engine, build_profiler(spec, engine)))
+    except DuotoneError as error:
+        leave(channels[len(built)], str(error))
+    except Exception as error:  # whatever a library raises
+        log.exception("the engine does not start")
+        leave(channels[len(built)], f"{type(error).__name__}: {error}")
+    return built
 
 
 def serve(engine: Engine, profiler: "Profiler | None", channel: WorkerChannel) -> None:
@@ -190,9 +195,9 @@ def serve(engine: Engine, profiler: "Profiler | None", channel: WorkerChannel) -
         Loop(engine, profiler, channel).run()
         engine.close()
         channel.close()
-    except Exception as error:  # the outermost loop of this thread
+    except (Exception, SystemExit) as error:  # the outermost loop of this thread
         log.exception("the engine broke")
-        leave([channel], f"{type(error).__name__}: {error}")
+        leave(channel, f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
@@ -203,20 +208,12 @@ def main() -> None:
     exit_with_parent(sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {crew.name}: %(message)s")
     channels = [WorkerChannel(address) for address in sys.argv[1:]]
-    try:
-        engines = build_engines(crew)
-        profilers = [build_profiler(spec, engine) for spec, engine in zip(crew.workers, engines, strict=True)]
-    except DuotoneError as error:
-        leave(channels, str(error))
-    except Exception as error:  # whatever a library raises
-        log.exception("the engine does not start")
-        leave(channels, f"{type(error).__name__}: {error}")
+    built = build(crew, channels)
     gc.collect()
     gc.freeze()  # vLLM and graphs leave a million objects behind, which no later collection need visit
-    workers = list(zip(engines, profilers, channels, strict=True))
+    workers = [(engine, profiler, channel) for (engine, profiler), channel in zip(built, channels, strict=True)]
     if len(workers) > 1:
         sys.setswitchinterval(SWITCH_S)
-    # vLLM's stream is the current one of the thread that it was started in.
     others = [threading.Thread(target=serve, args=worker, name="worker") for worker in workers[1:]]
     for thread in others:
         thread.start()

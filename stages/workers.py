@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import zmq
+
 from .channel import Context, OrchestratorChannel
 from .chunking import Estimate
 from .errors import ConfigurationError, StageFailed
@@ -101,7 +103,8 @@ class Replica:
         try:
             await asyncio.wait_for(self.process.wait(), grace_s)
         except TimeoutError:
-            log.warning("%s does not leave: killed", self.name)
+            if grace_s:
+                log.warning("%s does not leave: killed", self.name)
             self._kill()
             await self.process.wait()
         self.channel.close()
@@ -114,25 +117,21 @@ class Replica:
 async def start_crew(context: Context, crew: Crew, timeout_s: float) -> list[Replica]:
     """Spawn a process and wait until the engines of all its workers are loaded and warm.
 
-    Raises ConfigurationError with the workers' own words when they refuse to start, StageFailed when they die without
-    a word or are not ready in time.
+    Raises ConfigurationError with a worker's own words when it refuses to start, StageFailed when the process cannot be
+    spawned, dies without a word or is not ready in time.
     """
-    # Once it is connected a socket needs its name no more: not even a killed server leaves it behind.
-    with tempfile.TemporaryDirectory(prefix="duotone-") as folder:
-        addresses = [f"ipc://{folder}/{worker.name}" for worker in crew.workers]
-        channels = [OrchestratorChannel(context, address) for address in addresses]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", WORKER_MODULE, *addresses), stdin=asyncio.subprocess.PIPE
-        )
-        replicas = [Replica(spec, channel, process) for spec, channel in zip(crew.workers, channels, strict=True)]
-        try:
-            assert process.stdin is not None
-            process.stdin.write(crew.model_dump_json().encode() + b"\n")
-            await _all_ready(replicas, timeout_s)
-        except BaseException as error:
-            await stop_replicas(replicas, grace_s=5 if isinstance(error, ConfigurationError) else 0)
-            raise
-    return replicas
+    try:
+        # Once it is connected a socket needs its name no more: not even a killed server leaves it behind.
+        with tempfile.TemporaryDirectory(prefix="duotone-", ignore_cleanup_errors=True) as folder:
+            replicas = await _spawned(context, crew, folder)
+            try:
+                await _all_ready(crew, replicas, timeout_s)
+            except BaseException as error:
+                await stop_replicas(replicas, grace_s=5 if isinstance(error, ConfigurationError) else 0)
+                raise
+            return replicas
+    except (OSError, zmq.ZMQError) as error:
+        raise StageFailed(f"{crew.name}: cannot be started: {error}") from error
 
 
 async def stop_replicas(replicas: Iterable[Replica], grace_s: float) -> None:
@@ -140,31 +139,48 @@ async def stop_replicas(replicas: Iterable[Replica], grace_s: float) -> None:
     await asyncio.gather(*(replica.stop(grace_s) for replica in replicas))
 
 
-async def _all_ready(replicas: Iterable[Replica], timeout_s: float) -> None:
-    """Wait for every worker. Raises as `_ready` does, and StageFailed for the one that takes too long."""
-    awaited = ""
+async def _spawned(context: Context, crew: Crew, folder: str) -> list[Replica]:
+    """The process, told who is in it. Raises OSError and zmq.ZMQError."""
+    channels: list[OrchestratorChannel] = []
+    try:
+        addresses = [f"ipc://{folder}/{worker.name}" for worker in crew.workers]
+        channels.extend(OrchestratorChannel(context, address) for address in addresses)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", WORKER_MODULE, *addresses), stdin=asyncio.subprocess.PIPE
+        )
+    except BaseException:
+        for channel in channels:
+            channel.close()
+        raise
+    assert process.stdin is not None
+    process.stdin.write(crew.model_dump_json().encode() + b"\n")
+    return [Replica(spec, channel, process) for spec, channel in zip(crew.workers, channels, strict=True)]
+
+
+async def _all_ready(crew: Crew, replicas: Iterable[Replica], timeout_s: float) -> None:
+    """Wait for what every worker says first. Raises ConfigurationError when one refuses, else StageFailed."""
     try:
         async with asyncio.timeout(timeout_s):
-            for replica in replicas:
-                awaited = replica.name
-                await _ready(replica)
+            said = await asyncio.gather(*map(_first_event, replicas))
     except TimeoutError:
-        raise StageFailed(f"{awaited}: not ready within {timeout_s:.0f} s") from None
+        raise StageFailed(f"{crew.name}: not ready within {timeout_s:.0f} s") from None
+    for replica, event in zip(replicas, said, strict=True):
+        if isinstance(event, Fatal):
+            raise ConfigurationError(f"{replica.name}: {event.message}")
+    for replica, event in zip(replicas, said, strict=True):
+        if not isinstance(event, Ready):
+            raise StageFailed(f"{crew.name}: died while starting (exit status {replica.process.returncode})")
+        replica.slots = event.slots
 
 
-async def _ready(replica: Replica) -> None:
-    """Wait for what the worker says first. Raises ConfigurationError when it refuses, StageFailed when it dies."""
+async def _first_event(replica: Replica) -> Event | None:
+    """None from a worker that dies without a word."""
     said = asyncio.create_task(replica.channel.receive())
     exited = asyncio.create_task(replica.process.wait())
     try:
         await asyncio.wait({said, exited}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({said}, timeout=DRAIN_S)
-        event = said.result() if said.done() else None
+        return said.result() if said.done() else None
     finally:
         said.cancel()
         exited.cancel()
-    if isinstance(event, Fatal):
-        raise ConfigurationError(f"{replica.name}: {event.message}")
-    if not isinstance(event, Ready):
-        raise StageFailed(f"{replica.name}: died while starting (exit status {replica.process.returncode})")
-    replica.slots = event.slots

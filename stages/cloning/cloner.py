@@ -90,11 +90,14 @@ class Cloner:
         """The process; another one when the last has ended."""
         if self._process is not None and self._process.returncode is None:
             return self._process
-        self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", WORKER_MODULE, self._spec.model_dump_json()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", WORKER_MODULE, self._spec.model_dump_json()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise StageFailed(f"cloning: the process cannot be started: {error}") from error
         answer = await self._next(process, START_TIMEOUT_S)
         if isinstance(answer, Refusal):
             await self._end()

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import record_function
 
 from ..checkpoint import Checkpoint
-from ..engine import Engine
+from ..engine import SHORTEST_REST_S, Engine
 from ..errors import RequestError
 from ..messages import Abort, Decode, Event, Samples, StageCommand
 from ..pipeline import Code2WavOptions
@@ -113,7 +113,7 @@ class Code2WavEngine(Engine):
 
     def step(self) -> Event | None:
         """Decode a chunk of the most urgent stream and of those that can go with it; say what an older step made."""
-        launched = not (self._unread and self._early_s()) and self._launch()
+        launched = self._early_s() < SHORTEST_REST_S and self._launch()
         if launched and len(self._unread) <= self._decoder.ahead:
             return None
         said = self._read() if self._unread else Samples([], [], b"", [], batch=0, step_s=0.0)

@@ -20,15 +20,17 @@ class Pace:
         self._slack_s: deque[float] = deque(maxlen=STEPS)
         """What the last steps took, from one end to the next, beyond planning and launching another one."""
 
-    def ended(self, now_s: float, planned_s: float, launched_s: float, another: bool) -> float:
-        """A step has ended, behind which `another` is on the device, planned and launched at these times.
+    def ended(self, now_s: float, planned_s: float, launched_s: float | None) -> float:
+        """A step has ended, if one was on the device; another one was planned and, if there was any, launched at these
+        times, and is on the device now.
 
-        Returns how long it took: since the end of the one before if it was on the device by then, else since the plan.
+        Returns how long the first took: since the end of the one before if it was on the device by then, else since
+        the plan.
         """
-        before_s, self._ended_s = self._ended_s, now_s if another else None
+        before_s, self._ended_s = self._ended_s, None if launched_s is None else now_s
         if before_s is None:
             return now_s - planned_s
-        if another:
+        if launched_s is not None:
             self._slack_s.append(now_s - before_s - (launched_s - planned_s))
         return now_s - before_s
 

@@ -114,7 +114,8 @@ class VllmTalkerEngine(Engine):
                 made.pop()  # the frame that eos begins is not spoken
             keys += [request.key] * len(made)
             codes += made
-        step_s = self._pace.ended(time.perf_counter(), start_s, self._state.launched_s, bool(outputs))
+        launched_s = self._state.launched_s if self._state.launched_s > start_s else None
+        step_s = self._pace.ended(time.perf_counter(), start_s, launched_s)
         if not outputs:
             return None
         return Frames(keys, np.array(codes, "<i2").tobytes(), ended, batch=len(outputs), step_s=step_s)

@@ -2,13 +2,9 @@
 
 from duotone.stages import worker
 from duotone.stages.engine import Engine
-from duotone.stages.pipeline import Crew, WorkerSpec
+from duotone.stages.pipeline import WorkerSpec
 
 from .engines import TimedCode2Wav, TimedTalker
-
-
-def build_engines(crew: Crew) -> list[Engine]:
-    return [build_engine(spec) for spec in crew.workers]
 
 
 def build_engine(spec: WorkerSpec) -> Engine:
@@ -19,5 +15,5 @@ def build_engine(spec: WorkerSpec) -> Engine:
 
 
 if __name__ == "__main__":
-    worker.build_engines = build_engines
+    worker.build_engine = build_engine
     worker.main()

@@ -1,13 +1,15 @@
 """Which replicas a request gets, and what a fleet with several is worth when some are gone."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from duotone.stages.errors import StageFailed
 from duotone.stages.fleet import Fleet
 from duotone.stages.pipeline import Code2WavOptions, PipelineOptions, TalkerOptions
 
-from .fake_stage import FakeStages
+from .fake_stage import FakeStages, settle
 
 
 @pytest.fixture
@@ -118,3 +120,46 @@ async def test_a_shared_process_is_replaced_once_for_all_its_workers(fleet, monk
     assert [crew.name for crew in stages.launched[2:]] == ["talker-1+code2wav-1"]
     assert [two.replicas(stage)[1] for stage in ("talker", "code2wav")] == started
     assert all(replica.alive for replica in two.replicas())
+
+
+async def test_a_start_that_fails_ends_every_process_at_once():
+    stages, launch = FakeStages(), FakeStages.launch
+
+    async def one_refuses(crew):
+        if crew.name == "code2wav-0":
+            raise StageFailed("code2wav-0: cannot be started")
+        if crew.name == "talker-1":
+            await asyncio.sleep(3600)
+        return await launch(stages, crew)
+
+    options = PipelineOptions(talker=TalkerOptions(devices=["cpu", "cpu"]))
+    with pytest.raises(StageFailed, match="code2wav-0"):
+        await asyncio.wait_for(Fleet(Path("checkpoint"), options, one_refuses).start(), 10)
+    assert [crew.name for crew in stages.launched] == ["talker-0"]
+    assert stages.processes["talker"].returncode == 0
+
+
+async def test_a_start_that_is_given_up_ends_those_that_are_ready():
+    stages, launch = FakeStages(), FakeStages.launch
+
+    async def one_loads_for_ever(crew):
+        if crew.name == "code2wav-0":
+            await asyncio.sleep(3600)
+        return await launch(stages, crew)
+
+    starting = asyncio.create_task(Fleet(Path("checkpoint"), PipelineOptions(), one_loads_for_ever).start())
+    await settle()
+    assert stages.processes["talker"].returncode is None
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert stages.processes["talker"].returncode == 0
+
+
+async def test_nobody_is_started_for_a_worker_that_the_fleet_has_let_go(fleet):
+    stages = FakeStages()
+    one = await fleet(["cpu"], ["cpu"], stages)
+    (dead,) = one.replicas("talker")
+    await one.stop()
+    assert await one.replace(dead) == []
+    assert len(stages.launched) == 2

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -108,7 +110,7 @@ async def test_a_worker_that_refuses_to_start_is_quoted_and_leaves_no_process(cr
     monkeypatch.setattr(asyncio, "create_subprocess_exec", spy)
     specs = {"talker": talker(), "code2wav": code2wav()}
     specs[refused] = specs[refused].model_copy(update={"checkpoint": tmp_path})
-    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+    with pytest.raises(ConfigurationError, match=rf"^{refused}-0: {tmp_path}"):
         await crew(*specs.values())
     (process,) = processes
     assert process.returncode is not None
@@ -117,11 +119,42 @@ async def test_a_worker_that_refuses_to_start_is_quoted_and_leaves_no_process(cr
 
 
 async def test_a_process_that_takes_too_long_to_start_is_given_up(crew):
-    with pytest.raises(StageFailed, match="talker-0: not ready within 0 s"):
+    with pytest.raises(StageFailed, match=r"^talker-0\+code2wav-0: not ready within 0 s"):
         await crew(talker(), code2wav(), timeout_s=0.01)
 
 
 async def test_a_process_that_dies_without_a_word_is_no_worker(crew, monkeypatch):
     monkeypatch.setattr(workers, "WORKER_MODULE", "duotone.no_such_module")
-    with pytest.raises(StageFailed, match=r"talker-0: died while starting \(exit status 1\)"):
+    with pytest.raises(StageFailed, match=r"^talker-0\+code2wav-0: died while starting \(exit status 1\)"):
         await crew(talker(), code2wav())
+
+
+async def test_a_process_that_cannot_be_spawned_is_a_failure_that_leaves_nothing(crew, monkeypatch, tmp_path):
+    async def fails(reason: str) -> None:
+        with pytest.raises(StageFailed, match=rf"^talker-0\+code2wav-0: cannot be started: .*{reason}"):
+            await crew(talker(), code2wav())
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    await fails("gone")
+    too_long = tmp_path / ("x" * 120)
+    too_long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(too_long))
+    await fails("is longer than")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    await fails("no-python")
+    await asyncio.sleep(0.2)  # zmq closes a socket a moment later
+    files = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        await fails("no-python")
+    await asyncio.sleep(0.2)
+    assert list(tmp_path.iterdir()) == [too_long]
+    assert list(too_long.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+async def test_a_worker_that_was_not_asked_to_leave_is_not_blamed_for_staying(crew, monkeypatch, caplog):
+    monkeypatch.setattr(workers, "WORKER_MODULE", "duotone.no_such_module")
+    with pytest.raises(StageFailed):
+        await crew(talker())
+    assert "does not leave" not in caplog.text

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -151,6 +152,12 @@ async def test_a_checkpoint_without_encoders_is_told_at_the_start(tmp_path):
 async def test_a_process_that_cannot_run_is_told(monkeypatch):
     monkeypatch.setattr(module, "WORKER_MODULE", "duotone.no_such_module")
     with pytest.raises(StageFailed, match="the process died"):
+        await Cloner(BASE, CloningOptions()).start()
+
+
+async def test_a_process_that_cannot_be_spawned_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(StageFailed, match=r"cannot be started: .*no-python"):
         await Cloner(BASE, CloningOptions()).start()
 
 

@@ -1,6 +1,5 @@
 """The engine shares its steps among streams without any of them hearing it, and survives whatever it is told."""
 
-import itertools
 import time
 from types import SimpleNamespace
 from unittest import mock
@@ -350,41 +349,65 @@ def test_step_with_first_frames_of_a_stream_is_short(delayed):
     assert ear.steps[3][0] == (10, 1)
 
 
-def test_engine_rests_between_steps_and_decodes_what_came_meanwhile(delayed, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """One that moves by next to nothing, unless the test moves it."""
+
+    class Clock:
+        now_s = 100.0
+
+        def __call__(self):
+            self.now_s += 1e-6
+            return self.now_s
+
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+def test_engine_rests_between_steps_and_decodes_what_came_meanwhile(delayed, clock):
     decoder, ear = delayed(slots=2, max_batch_frames=8, step_interval_ms=1000)
-    monkeypatch.setattr(time, "perf_counter", itertools.count(100.0, 1e-6).__next__)
     assert ear.engine.rest_s() == 0
     ear.engine.accept(decode(1, frames(5)))
     assert ear.engine.step() is None
     ear.engine.accept(decode(1, frames(6), last=True))
     assert ear.engine.rest_s() == 0, "there are samples to read"
+    clock.now_s += 0.25
     ear.step()
     assert heard_codes(ear, 1) == [5]
-    assert ear.engine.rest_s() == pytest.approx(1, rel=1e-3)
+    assert ear.engine.rest_s() == pytest.approx(0.75, rel=1e-3)
+    assert ear.step() is None
     ear.engine.accept(decode(2, frames(7), last=True))
+    clock.now_s += 0.7495  # worker channels wait no shorter than a millisecond
     ear.run()
     assert [call[3] for call in decoder.calls if call[0] == "launch"] == [[[5]], [[6], [7]]]
     assert (heard_codes(ear, 1), heard_codes(ear, 2)) == ([5, 6], [7])
 
 
-def test_stream_that_only_needs_to_be_ended_does_not_wait_for_the_interval(delayed):
-    _, ear = delayed(slots=2, step_interval_ms=1000)
-    ear.engine.accept(decode(1, frames(5)))
-    ear.run()
+def test_stream_that_only_needs_to_be_ended_waits_for_no_step_and_makes_none_early(delayed, clock):
+    decoder, ear = delayed(slots=4, step_interval_ms=1000)
+    for key in (1, 2):
+        ear.engine.accept(decode(key, frames(5)))
+    assert ear.step() is None
+    clock.now_s += 0.1
+    ear.step()
+    ear.engine.accept(decode(2, frames(6)))
     ear.engine.accept(decode(1, [], last=True))
     assert ear.engine.rest_s() == 0
     assert ear.step().ended == [1]
+    assert ear.engine.rest_s() == pytest.approx(0.9, rel=1e-3)
+    assert [call[0] for call in decoder.calls] == ["launch", "read"]
 
 
 @pytest.mark.parametrize(("streams", "share"), [(1, 0.2), (5, 1), (9, 1)])
-def test_interval_is_shorter_while_most_slots_are_free(delayed, monkeypatch, streams, share):
+def test_interval_is_shorter_while_most_slots_are_free(delayed, clock, streams, share):
     _, ear = delayed(slots=10, max_batch_frames=16, step_interval_ms=1000)
-    monkeypatch.setattr(time, "perf_counter", itertools.count(100.0, 1e-6).__next__)
     for key in range(streams):
         ear.engine.accept(decode(key, frames(5)))
     assert ear.engine.step() is None
+    clock.now_s += 0.125
     ear.step()
-    assert ear.engine.rest_s() == pytest.approx(share, rel=1e-3)
+    assert ear.engine.rest_s() == pytest.approx(share - 0.125, rel=1e-3)
 
 
 def test_floats_become_int16_clamped_and_rounded_to_nearest():
