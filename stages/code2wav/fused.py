@@ -177,7 +177,9 @@ class FusedUnit:
     def __call__(self, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
         """`added`: x before its activation. `raw` may be `added`."""
         tile = choose_unit_tile(x.channels, x.values.element_size())
-        if tile is None:
+        if self.packed is not None and x.per_frame % ROWS == 0:
+            self.packed(x, added, raw, out)
+        elif tile is None:
             hidden = x.fresh(x.channels)
             self.dilated(x, out=hidden)
             self.pointwise(hidden, raw=raw, out=out, added=added)
@@ -185,9 +187,6 @@ class FusedUnit:
             self._whole(tile, x, added, raw, out)
 
     def _whole(self, tile: Tile, x: Rows, added: Rows, raw: Rows | None, out: Rows) -> None:
-        if self.packed is not None and x.per_frame % ROWS == 0:
-            self.packed(x, added, raw, out)
-            return
         dilated, pointwise = self.dilated, self.pointwise
         assert dilated.snake is not None
         assert pointwise.snake is not None
