@@ -131,33 +131,35 @@ class Loop:
             return Profiled([], f"{type(error).__name__}: {error}")
 
 
-def exit_with_parent(addresses: list[str]) -> None:
-    """Leave at once when standard input ends, which is when the parent process is gone. Runs in a thread of its own.
+def parent_gone(addresses: list[str]) -> NoReturn:
+    """Leave at once. A parent that was killed while it waited for this process has left the folder of the addresses."""
+    bound = [Path(address.removeprefix("ipc://")) for address in addresses]
+    with suppress(OSError):
+        for path in bound:
+            path.unlink()
+        bound[0].parent.rmdir()
+    os._exit(1)
 
-    A parent that was killed while it waited for this process has left the folder of the `addresses`.
-    """
+
+def exit_with_parent(addresses: list[str]) -> None:
+    """Leave when standard input ends, which is when the parent process is gone. Runs in a thread of its own."""
 
     def watch() -> None:
         # The unbuffered file descriptor: a thread inside a buffered read would hold its lock at interpreter exit.
         while os.read(sys.stdin.fileno(), 4096):
             pass
-        bound = [Path(address.removeprefix("ipc://")) for address in addresses]
-        with suppress(OSError):
-            for path in bound:
-                path.unlink()
-            bound[0].parent.rmdir()
-        os._exit(1)
+        parent_gone(addresses)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
 
 
-def read_crew() -> Crew:
+def read_crew(addresses: list[str]) -> Crew:
     """The first line of standard input, read byte by byte so that nothing behind it is swallowed."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(sys.stdin.fileno(), 1)
         if not byte:
-            sys.exit("worker: standard input ended before its specification")
+            parent_gone(addresses)
         line += byte
     return Crew.model_validate_json(line)
 
@@ -204,10 +206,11 @@ def main() -> None:
     """The process: read the specification, build the engines, serve until every worker is told to stop."""
     # The terminal's Ctrl-C reaches the whole group; the server decides when a worker stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    crew = read_crew()
-    exit_with_parent(sys.argv[1:])
+    addresses = sys.argv[1:]
+    crew = read_crew(addresses)
+    exit_with_parent(addresses)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {crew.name}: %(message)s")
-    channels = [WorkerChannel(address) for address in sys.argv[1:]]
+    channels = [WorkerChannel(address) for address in addresses]
     built = build(crew, channels)
     gc.collect()
     gc.freeze()  # vLLM and graphs leave a million objects behind, which no later collection need visit

@@ -158,3 +158,18 @@ async def test_a_worker_that_was_not_asked_to_leave_is_not_blamed_for_staying(cr
     with pytest.raises(StageFailed):
         await crew(talker())
     assert "does not leave" not in caplog.text
+
+
+@pytest.mark.parametrize("told", [b"", b'{"workers": ['])
+async def test_a_process_whose_parent_was_killed_before_it_had_told_all_removes_the_sockets(tmp_path, told):
+    folder = tmp_path / "duotone-x"
+    folder.mkdir()
+    addresses = [f"ipc://{folder}/{name}" for name in ("talker-0", "code2wav-0")]
+    for name in ("talker-0", "code2wav-0"):
+        (folder / name).touch()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", workers.WORKER_MODULE, *addresses), stdin=asyncio.subprocess.PIPE
+    )
+    await process.communicate(told)
+    assert process.returncode == 1
+    assert list(tmp_path.iterdir()) == []
