@@ -21,6 +21,11 @@ __device__ void begin_arrivals(u32 barrier) {
     asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
 }
 
+// Barriers that have begun are seen by copies, and by the other blocks of the cluster.
+__device__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+}
+
 __device__ void expect_bytes(u32 barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -40,6 +45,16 @@ __device__ void await_bytes(u32 barrier, u32 phase) {
                      : "r"(barrier), "r"(phase)
                      : "memory");
     while (!there);
+}
+
+// What registers hold is seen by the products that begin now.
+__device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// All products have ended but those of the last OPEN groups that were closed.
+template <int OPEN>
+__device__ void await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
 }
 
 // sums [64, columns] += left [64, 16] · right [columns, 16]ᵀ; `right` describes shared memory.

@@ -171,17 +171,17 @@ def leave(channel: WorkerChannel, last_words: str) -> NoReturn:
     os._exit(1)
 
 
-def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Profiler | None]]":
-    """What each worker needs, one after the other. Ends the process where one of them cannot have it."""
+def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Profiler | None, WorkerChannel]]":
+    """What each worker serves with, one after the other. Ends the process where one of them cannot have it."""
     from .device import claimed
 
-    built: list[tuple[Engine, Profiler | None]] = []
+    built: list[tuple[Engine, Profiler | None, WorkerChannel]] = []
     try:
         with claimed(crew.device):
-            for spec in crew.workers:
+            for spec, channel in zip(crew.workers, channels, strict=True):
                 # vLLM's stream is the current one of the thread that it is started in: Code2Wav takes it from there.
                 engine = build_engine(spec)
-                built.append((engine, build_profiler(spec, engine)))
+                built.append((engine, build_profiler(spec, engine), channel))
     except DuotoneError as error:
         leave(channels[len(built)], str(error))
     except Exception as error:  # whatever a library raises
@@ -210,11 +210,9 @@ def main() -> None:
     crew = read_crew(addresses)
     exit_with_parent(addresses)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {crew.name}: %(message)s")
-    channels = [WorkerChannel(address) for address in addresses]
-    built = build(crew, channels)
+    workers = build(crew, [WorkerChannel(address) for address in addresses])
     gc.collect()
     gc.freeze()  # vLLM and graphs leave a million objects behind, which no later collection need visit
-    workers = [(engine, profiler, channel) for (engine, profiler), channel in zip(built, channels, strict=True)]
     if len(workers) > 1:
         sys.setswitchinterval(SWITCH_S)
     others = [threading.Thread(target=serve, args=worker, name="worker") for worker in workers[1:]]

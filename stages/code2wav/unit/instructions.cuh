@@ -7,11 +7,6 @@ __device__ void await_input() {
     asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// Barriers that have begun are seen by copies.
-__device__ void publish_barriers() {
-    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
-}
-
 // Counts to `last` and then from 0 again. Returns the count before. It orders nothing: what is counted are products
 // that have ended, and a fence would wait for bytes that this thread has sent for.
 __device__ u32 count_up(u32 counter, u32 last) {
@@ -43,16 +38,6 @@ __device__ void take(u32 (&left)[4], u32 at) {
 
 // From here on the compiler knows nothing of what this is.
 __device__ void forget(u32& value) { asm volatile("" : "+r"(value)); }
-
-// What registers hold is seen by the products that begin now.
-__device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// All products have ended but those of the last OPEN groups that were closed.
-template <int OPEN>
-__device__ void await_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
-}
 
 // The same with what `take` left.
 __device__ void multiply(float (&sums)[48], const u32 (&left)[4], u64 right) {

@@ -22,7 +22,7 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
                    const bf16* sin, bf16* cache, bf16* x, bf16* qkv, bf16* attended, bf16* inner, float* logits,
                    u32* counters, int rows, int count, int start, float eps) {
     Place wide(0, 0), output(OUTPUT_AT, 1), down(DOWN_AT, 2), received(RECEIVED_AT, 3);
-    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+    publish_barriers();
     cluster_barrier();
     const unsigned char* weights = layers + long(blockIdx.x) * LAYER_BYTES;
     wide.bring(weights, Qkv::BYTES, 0, Qkv::BYTES);

@@ -143,9 +143,9 @@ __device__ void multiply_tile(float (&sums)[P::COLUMNS / 2], float (&squares)[2]
 #pragma unroll
     for (int round = 0; round < P::ROUNDS; ++round) {
         pin(sums);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_products();
         multiply_round<P>(sums, left.rounds[round % P::AHEAD], right + (round * ROUND_PANELS * P::PANEL_BYTES >> 4));
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        close_products();
         if constexpr (P::ending != ADDED)
 #pragma unroll
             for (int block = 0; block < 2 * ROUND_PANELS; ++block) {
@@ -153,7 +153,7 @@ __device__ void multiply_tile(float (&sums)[P::COLUMNS / 2], float (&squares)[2]
                 square(squares[0], squares[1], a.x, b.x, a.y, b.y);
                 square(squares[0], squares[1], a.z, b.z, a.w, b.w);
             }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        await_products<0>();
         pin(sums);
         if (round + P::AHEAD < P::ROUNDS) left.take(from, stride, rows, round + P::AHEAD);
     }
