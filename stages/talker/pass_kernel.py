@@ -12,11 +12,20 @@ from .frames import FrameWeights
 
 CLUSTERS, RANKS, GROUPS, THREADS = 64, 2, 2, 256
 """As in `layout.cuh`: clusters share a product's outputs, blocks of a cluster and their warp groups its inputs."""
-_PANEL, _UNIT = 64, 32
+TEAM = 4
+"""Clusters that share the columns of an added product when there are many rows."""
+PIECES, ADDED_PIECES = RANKS * GROUPS, 8
+"""Parts of a product's inputs that are packed one behind the other; of those that are added, a team's block has one."""
+_TEAM_FROM = 64
+"""Inputs of a pass from which on teams share added products. A row's result is the same to the last bit."""
+_TILE_ROWS, _TEAM_WORDS = 64, 32
+_PANEL, _EIGHT = 64, 8
 _COLUMNS = (16, 32, 64, 96)
 """Outputs that one instruction can multiply."""
-_ROUND_INPUTS = 2 * _PANEL * RANKS * GROUPS
+_ADDED_INPUTS = 2 * _PANEL * ADDED_PIECES
+"""Two slices of whole panels are a piece."""
 _HEAD_DIM, _HIDDEN = 128, 1024
+_TEAM_COLUMNS = TEAM * _HIDDEN // CLUSTERS
 _MULTIPROCESSORS = 132
 _SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
 
@@ -32,7 +41,7 @@ def fits(weights: FrameWeights) -> bool:
         and layer.qk_norm.shape[1] == _HEAD_DIM
         and THREADS // 32 % (layer.heads / (len(layer.qk_norm) - layer.heads)) == 0
         and all(count in _COLUMNS for count in columns)
-        and all(inputs % _ROUND_INPUTS == 0 for inputs in inner)
+        and all(inputs % _ADDED_INPUTS == 0 for inputs in inner)
         and _shared_bytes(max(columns), sum(inner)) <= SHARED_BYTES
     )
 
@@ -61,28 +70,34 @@ class PassKernel:
         products = [
             torch.cat(
                 (
-                    packed(scaled(layer.qkv, layer.input_norm)),
-                    packed(layer.output),
-                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm)),
-                    packed(layer.down),
+                    packed(scaled(layer.qkv, layer.input_norm), PIECES),
+                    packed(layer.output, ADDED_PIECES),
+                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm), PIECES),
+                    packed(layer.down, ADDED_PIECES),
                 ),
                 1,
             )
             for layer in layers
         ]
         self._layers = torch.stack(products)
-        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
+        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm), PIECES) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         self._rope = weights.rope
-        self._counters = torch.zeros(5 * len(layers), dtype=torch.int32, device=weights.heads.device)
+        self._counters, self._team_counters = (
+            torch.zeros(count, dtype=torch.int32, device=weights.heads.device)
+            for count in (5 * len(layers), CLUSTERS // TEAM * _TEAM_WORDS)
+        )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
-        code = compiled({**sizes, "HIDDEN": _HIDDEN, "LAYERS": len(layers)})
-        self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
+        sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers)}
+        self._alone, self._teams = (
+            cuda_kernel.Kernel(compiled(sizes, team), "predictor_pass", THREADS) for team in (1, TEAM)
+        )
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
         """As `frames.PlainPredictor`. Uses up `inputs`, which must be contiguous."""
         rows, count, _ = inputs.shape
         tokens = rows * count
+        in_teams, tiles = tokens >= _TEAM_FROM, math.ceil(tokens / _TILE_ROWS)
         logits = torch.empty(rows, self._entries, device=inputs.device)
         tensors = (
             self._layers,
@@ -96,12 +111,15 @@ class PassKernel:
             inputs.new_empty(tokens, self._attended),
             inputs.new_empty(tokens, self._inner),
             logits,
+            logits.new_empty(CLUSTERS * RANKS, tiles * _TILE_ROWS if in_teams else 0, _TEAM_COLUMNS),
             self._counters,
+            self._team_counters,
         )
         numbers = (rows, count, book + 1 - count)
         pointers = [tensor.data_ptr() for tensor in tensors]
         stream = torch.cuda.current_stream().cuda_stream
-        self._kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
+        kernel = self._teams if in_teams else self._alone
+        kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
         return logits
 
 
@@ -115,18 +133,15 @@ def taking_turns(gate_up: Tensor) -> Tensor:
     return torch.stack(gate_up.chunk(2), 1).flatten(0, 1)
 
 
-def packed(weight: Tensor) -> Tensor:
+def packed(weight: Tensor, pieces: int) -> Tensor:
     """A matrix [out, in] as the kernel's blocks read it, [blocks, out · in / blocks].
 
-    A block's part is a row of units of 32 or 16 outputs and 64 inputs: panels of inputs, in them the warp groups, in
-    them the units.
+    A block's part is a row of units of 8 outputs and 64 inputs: pieces of inputs, in them eights of its cluster's
+    outputs, in them panels of inputs.
     """
     outputs, inputs = weight.shape
-    columns = outputs // CLUSTERS
-    unit = math.gcd(columns, _UNIT)
-    panels = inputs // (RANKS * GROUPS * _PANEL)
-    parts = weight.view(CLUSTERS, columns // unit, unit, RANKS, GROUPS, panels, _PANEL)
-    units = parts.permute(0, 3, 4, 5, 1, 2, 6).reshape(-1, unit, _PANEL)  # cluster, rank, group, panel, unit
+    parts = weight.view(CLUSTERS, outputs // (CLUSTERS * _EIGHT), _EIGHT, pieces, inputs // (pieces * _PANEL), _PANEL)
+    units = parts.permute(0, 3, 1, 4, 2, 5).reshape(-1, _EIGHT, _PANEL)  # cluster, piece, eight, panel
     return _swizzled(units[:, :, _input_order(weight.device)]).reshape(CLUSTERS * RANKS, -1)
 
 
@@ -147,10 +162,10 @@ def _swizzled(units: Tensor) -> Tensor:
     return pieces[:, each[:, None], each[:, None] ^ each]
 
 
-def compiled(sizes: dict[str, int]) -> bytes:
-    """The kernel for these sizes, as machine code. Needs no GPU.
+def compiled(sizes: dict[str, int], team: int) -> bytes:
+    """The kernel for these sizes and teams of so many clusters, 1 or TEAM, as machine code. Needs no GPU.
 
     Raises:
         RuntimeError: with the compiler's messages.
     """
-    return cuda_kernel.compiled(_SOURCE, sizes)
+    return cuda_kernel.compiled(_SOURCE, {**sizes, "TEAM": team})

@@ -8,7 +8,16 @@ import torch
 
 from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, draw_codes
 from duotone.stages.talker.kernels import FusedDraws, FusedPredictor
-from duotone.stages.talker.pass_kernel import CLUSTERS, GROUPS, RANKS, compiled, fits, packed, runs_on
+from duotone.stages.talker.pass_kernel import (
+    ADDED_PIECES,
+    CLUSTERS,
+    PIECES,
+    TEAM,
+    compiled,
+    fits,
+    packed,
+    runs_on,
+)
 from duotone.stages.types import Sampling
 
 from ..stages.talker.small_predictor import HIDDEN, fitting_config, frame_weights, random_talker, talker_config
@@ -76,7 +85,7 @@ def test_the_number_of_rows_changes_no_bit_of_a_row(weights):
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(150, 2, weights.heads.shape[2], generator=generator).to(DEVICE, torch.bfloat16)
     together = predictor.logits(inputs.clone(), weights.new_cache(150), 1)
-    for row in (0, 17, 100, 149):
+    for row in (0, 17, 100, 149):  # alone, it is no team's
         alone = predictor.logits(inputs[row : row + 1].clone(), weights.new_cache(1), 1)
         assert torch.equal(alone[0], together[row])
 
@@ -96,33 +105,48 @@ def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
         assert torch.equal(frames.slot_inputs[EACH], expected_inputs[EACH])
 
 
-def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu():
+@pytest.mark.parametrize("team", [1, TEAM])
+def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu(team):
     sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5}
-    assert b"predictor_pass" in compiled(sizes)
+    assert b"predictor_pass" in compiled(sizes, team)
     with pytest.raises(RuntimeError, match=r"layout\.cuh.*heads"):
-        compiled(sizes | {"KV_HEADS": 5})
+        compiled(sizes | {"KV_HEADS": 5}, team)
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(2048, 512), (1024, 1024)])
-def test_packed_weights_stand_where_the_tensor_cores_read_them(outputs, inputs):
+@pytest.mark.parametrize(("outputs", "inputs", "pieces"), [(2048, 512, PIECES), (1024, 3072, ADDED_PIECES)])
+def test_packed_weights_stand_where_the_tensor_cores_read_them(outputs, inputs, pieces):
     weight = torch.randn(outputs, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = torch.randn(inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    blocks = packed(weight)
-    columns, parts = outputs // CLUSTERS, RANKS * GROUPS
+    blocks = packed(weight, pieces).view(CLUSTERS, pieces, -1)
+    columns = outputs // CLUSTERS
     for cluster in (0, CLUSTERS - 1):
         sums = torch.zeros(columns, dtype=torch.float64)
-        for part in range(parts):
-            block = blocks[cluster * RANKS + part // GROUPS].view(GROUPS, -1)[part % GROUPS]
-            for step in range(inputs // parts // 16):
-                sums += instruction_right(block, columns, step) @ x[instruction_left(part * inputs // parts, step)]
+        for piece in range(pieces):
+            for step in range(inputs // pieces // 16):
+                right = instruction_right(blocks[cluster, piece], columns, step)
+                sums += right @ x[instruction_left(piece * inputs // pieces, step)]
         torch.testing.assert_close(sums, weight[cluster * columns : (cluster + 1) * columns] @ x)
 
 
-def instruction_right(block, columns, step):
+def test_a_piece_of_a_team_is_the_pieces_of_its_clusters_one_behind_the_other():
+    weight = torch.randn(1024, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    pieces = packed(weight, ADDED_PIECES).view(CLUSTERS // TEAM, TEAM, ADDED_PIECES, -1)
+    columns, inputs = TEAM * 1024 // CLUSTERS, 3072 // ADDED_PIECES
+    sums = torch.zeros(columns, dtype=torch.float64)
+    for piece in range(ADDED_PIECES):
+        for step in range(inputs // 16):
+            right = instruction_right(pieces[5, :, piece].flatten(), columns, step)
+            sums += right @ x[instruction_left(piece * inputs, step)]
+    torch.testing.assert_close(sums, weight[5 * columns : 6 * columns] @ x)
+
+
+def instruction_right(piece, columns, step):
     """[columns, 16] of an instruction: rows of 128 bytes, bits 4 to 6 of an address exchanged by its bits 7 to 9."""
     column, k = torch.meshgrid(torch.arange(columns), torch.arange(16), indexing="ij")
-    byte = step // 4 * columns * 128 + column * 128 + step % 4 * 32 + 2 * k
-    return block[(byte ^ (byte >> 7 & 7) << 4) // 2]
+    eight = 2 * piece.numel() // (columns // 8)  # bytes from eight columns to the next
+    byte = column // 8 * eight + step // 4 * 1024 + column % 8 * 128 + step % 4 * 32 + 2 * k
+    return piece[(byte ^ (byte >> 7 & 7) << 4) // 2]
 
 
 def instruction_left(first, step):

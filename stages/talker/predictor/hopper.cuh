@@ -1,4 +1,5 @@
-// Hopper's own instructions, and arithmetic on a few values.
+// Hopper's own instructions that the predictor alone uses, and arithmetic on a few values. No file but this one and
+// `sm90.cuh` knows how they are spelt.
 #pragma once
 #include "layout.cuh"
 
@@ -13,51 +14,40 @@ __device__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A place in shared memory that bytes come to, and the barrier that counts them.
-struct Place {
-    u32 at, arrived, phase;
+// What the launch in front of this one wrote is there.
+__device__ void await_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-    __device__ Place(int offset, int index) : at(address_of(shared) + offset), phase(0) {
-        arrived = address_of(shared) + ARRIVED_AT + 8 * index;
-        if (threadIdx.x == 0) begin_arrivals(arrived);
-    }
+// All that this block's threads wrote before they last met is there for whoever sees what follows.
+__device__ void show_writes() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-    __device__ void expect(int bytes) const {
-        if (threadIdx.x == 0) expect_bytes(arrived, bytes);
-    }
-
-    // Bytes `first` to `stop` of `bytes`.
-    __device__ void bring(const unsigned char* weights, int bytes, int first, int stop) const {
-        if (threadIdx.x != 0) return;
-        if (first == 0 && stop > 0) expect(bytes);
-        for (int offset = first; offset < stop; offset += COPY_BYTES)
-            bring_bytes(at + offset, weights + offset, min(COPY_BYTES, stop - offset), arrived);
-    }
-
-    __device__ void wait() {
-        await_bytes(arrived, phase);
-        phase ^= 1;
-    }
-};
-
-// All blocks of the launch. `counters` are zero again when the one after the next is passed.
-// Bring weights meanwhile: not before, since the fence would wait for them.
-__device__ void meet(u32* counters, int& number, const Place& place, const unsigned char* weights, int bytes, int first,
-                     int stop) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        u32* counter = counters + number;
-        asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-        place.bring(weights, bytes, first, stop);
-        u32 count;
-        do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
-        while (count < BLOCKS);
-        // Nothing that others write is in this multiprocessor's cache, so that nothing need be thrown out of it here.
-        if (blockIdx.x == 0) counters[(number + 5 * LAYERS - 1) % (5 * LAYERS)] = 0;
-    }
-    ++number;
-    __syncthreads();
+__device__ void count_up(u32* counter) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
+
+// The count before.
+__device__ u32 counted_up(u32* counter) {
+    u32 before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
+__device__ u32 count_of(const u32* counter) {
+    u32 count;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    return count;
+}
+
+// Several chains of products.
+template <int CHAINS, int COUNT>
+__device__ void pin(float (&sums)[CHAINS][COUNT]) {
+#pragma unroll
+    for (int chain = 0; chain < CHAINS; ++chain)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[chain][i])::"memory");
+}
+
+// What is computed from it later is not kept in registers from long before.
+__device__ void forget(u64& value) { asm volatile("" : "+l"(value)); }
 
 // A warp's 16 rows times rows 0 … 7 and times rows 8 … 15 of them: the diagonals are the squares of rows.
 __device__ void square(float (&first)[4], float (&second)[4], u32 a, u32 b, u32 c, u32 d) {
@@ -85,6 +75,30 @@ __device__ u32 there(u32 at, int rank) {
     u32 remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
     return remote;
+}
+
+__device__ float2 shared_two(u32 at) {
+    float2 two;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(at));
+    return two;
+}
+
+__device__ void store_two(u32 at, float2 two) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(two.x), "f"(two.y) : "memory");
+}
+
+// Into another block's shared memory, counted by its barrier.
+__device__ void send(u32 to, float2 two, u32 barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+        "f"(two.x), "f"(two.y), "r"(barrier)
+        : "memory");
+}
+
+__device__ void send(u32 to, float one, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(one),
+                 "r"(barrier)
+                 : "memory");
 }
 
 __device__ float4 shared_four(u32 at) {

@@ -1,12 +1,11 @@
 // A product of a pass from its inputs to its stored outputs.
 #pragma once
-#include "hopper.cuh"
+#include "meeting.cuh"
 
 // Four neighbouring outputs of a row as they leave; `before` is what they are added to.
 template <class P>
 __device__ void store(void* out, int row, int column, float4 sum, uint2 before) {
-    constexpr int OUTPUTS = P::COLUMNS * CLUSTERS;
-    long at = long(row) * OUTPUTS + column;
+    long at = long(row) * P::OUTPUTS + column;
     if constexpr (P::ending == LOGITS) {
         static_cast<float4*>(out)[at / 4] = sum;
     } else if constexpr (P::ending == GATED) {
@@ -18,31 +17,30 @@ __device__ void store(void* out, int row, int column, float4 sum, uint2 before) 
 }
 
 // Where a warp group's half of the columns of its block's sums goes.
-enum Way { TO_OTHER_GROUP, STAYS, TO_NEIGHBOUR };
+enum Way { TO_OTHER_GROUP, STAYS, TO_NEIGHBOUR, TO_TEAM };
 
-// A half of a warp group's columns: into shared memory, or added to what is there, which is then left there or sent
-// off.
+// A half of a warp group's columns: into shared memory, or added to what is there, and then left there, sent off or
+// handed to the team.
 template <class P, int HALF, Way WAY>
-__device__ void move_half(const float (&sums)[P::COLUMNS / 2], u32 at, const Place& received, int neighbour) {
-    const int place = ((thread() / 32 % 4 * 16 + thread() % 32 / 4) * P::PITCH + thread() % 4 * 2) * 4;
+__device__ void move_half(const float (&sums)[P::COLUMNS / 2], u32 at, const Place& received, int neighbour,
+                          float* handed = nullptr) {
+    const int row = thread() / 32 % 4 * 16 + thread() % 32 / 4, column = thread() % 4 * 2;
+    const int place = (row * P::PITCH + column) * 4;
     const u32 to = there(received.at, neighbour) + place, arrived = there(received.arrived, neighbour);
+    handed += row * P::COLUMNS + column;
 #pragma unroll
     for (int i = HALF * P::WIDTH / 2; i < (HALF + 1) * P::WIDTH / 2; i += 2) {
-        const int offset = (i % 4 / 2 * 8 * P::PITCH + i / 4 * 8 - HALF * P::WIDTH) * 4;
+        const int below = i % 4 / 2 * 8, right = i / 4 * 8;
+        const int offset = (below * P::PITCH + right - HALF * P::WIDTH) * 4;
         const u32 here = at + place + offset;
-        float first = sums[i], second = sums[i + 1];
+        float2 two = make_float2(sums[i], sums[i + 1]);
         if constexpr (WAY != TO_OTHER_GROUP) {
-            float before, after;
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(before), "=f"(after) : "r"(here));
-            first += before, second += after;
+            const float2 before = shared_two(here);
+            two.x += before.x, two.y += before.y;
         }
-        if constexpr (WAY == TO_NEIGHBOUR)
-            asm volatile(
-                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to +
-                                                                                                                offset),
-                "f"(first), "f"(second), "r"(arrived)
-                : "memory");
-        else asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(here), "f"(first), "f"(second) : "memory");
+        if constexpr (WAY == TO_NEIGHBOUR) send(to + offset, two, arrived);
+        else if constexpr (WAY == TO_TEAM) *reinterpret_cast<float2*>(handed + below * P::COLUMNS + right) = two;
+        else store_two(here, two);
     }
 }
 
@@ -73,10 +71,8 @@ __device__ u32 gather(const float (&sums)[P::COLUMNS / 2], const float (&squares
         else move_half<P, 1, TO_NEIGHBOUR>(sums, taken, received, 1 - rank);
         const int owned = row - lane / 4 + lane;  // 16 of a warp's lanes
         if (P::ending != ADDED && lane < 16)
-            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-                             there(address_of(known + 2 * TILE_ROWS + owned), 1 - rank)),
-                         "f"(known[owned] + known[TILE_ROWS + owned]), "r"(there(received.arrived, 1 - rank))
-                         : "memory");
+            send(there(address_of(known + 2 * TILE_ROWS + owned), 1 - rank), known[owned] + known[TILE_ROWS + owned],
+                 there(received.arrived, 1 - rank));
     }
     return address_of(shared) + SUMS_AT + (1 - rank) * HALF_BYTES;
 }
@@ -102,15 +98,15 @@ __device__ void finish(void* out, u32 received, u32 own, int first, int rows, fl
 // Rounds of inputs, as many as there are registers for: of two rows, eight apart, eight neighbours in each 32.
 template <class P>
 struct Left {
-    uint4 rounds[P::AHEAD][2 * ROUND_PANELS][2];
+    uint4 rounds[P::AHEAD][2 * P::ROUND_PANELS][2];
 
     __device__ void take(const bf16* from, int stride, int rows, int round) {
 #pragma unroll
-        for (int block = 0; block < 2 * ROUND_PANELS; ++block)
+        for (int block = 0; block < 2 * P::ROUND_PANELS; ++block)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
                 rounds[round % P::AHEAD][block][half] =
-                    8 * half < rows ? load<uint4>(from + 8 * half * stride + (2 * ROUND_PANELS * round + block) * 32)
+                    8 * half < rows ? load<uint4>(from + 8 * half * stride + (2 * P::ROUND_PANELS * round + block) * 32)
                                     : make_uint4(0, 0, 0, 0);
     }
 
@@ -121,34 +117,41 @@ struct Left {
 };
 
 template <class P>
-__device__ void multiply_round(float (&sums)[P::COLUMNS / 2], const uint4 (&left)[2 * ROUND_PANELS][2], u64 right) {
-    asm volatile("" : "+l"(right));  // the addresses that follow from it are not kept in registers from long before
+__device__ void multiply_round(float (&sums)[P::CHAINS][P::COLUMNS / 2], const uint4 (&left)[2 * P::ROUND_PANELS][2],
+                               u64 right, int round) {
+    forget(right);
 #pragma unroll
-    for (int step = 0; step < 4 * ROUND_PANELS; ++step) {
+    for (int step = 0; step < 4 * P::ROUND_PANELS; ++step) {
         const uint4 a = left[step / 2][0], b = left[step / 2][1];
-        const u64 there = right + (step / 4 * P::PANEL_BYTES + step % 4 * 32 >> 4);
-        if (step % 2 == 0) multiply(sums, a.x, b.x, a.y, b.y, there);
-        else multiply(sums, a.z, b.z, a.w, b.w, there);
+        const int panel = round * P::ROUND_PANELS + step / 4;
+        const u64 there = right + (panel / P::PIECE_PANELS * P::PIECE_BYTES + panel % P::PIECE_PANELS * PANEL_BYTES +
+                                       step % 4 * 32 >>
+                                   4);
+        float (&chain)[P::COLUMNS / 2] = sums[panel / (P::PANELS / P::CHAINS)];
+        if (step % 2 == 0) multiply(chain, a.x, b.x, a.y, b.y, there);
+        else multiply(chain, a.z, b.z, a.w, b.w, there);
     }
 }
 
-// sums [64, columns] = left · rightᵀ of a warp group, and in `squares` what `square` makes of the rows.
+// sums [64, columns] = left · rightᵀ of a warp group, in each chain, and in `squares` what `square` makes of the rows.
 template <class P>
-__device__ void multiply_tile(float (&sums)[P::COLUMNS / 2], float (&squares)[2][4], Left<P>& left, const bf16* from,
-                              int stride, int rows, u64 right) {
+__device__ void multiply_tile(float (&sums)[P::CHAINS][P::COLUMNS / 2], float (&squares)[2][4], Left<P>& left,
+                              const bf16* from, int stride, int rows, u64 right) {
 #pragma unroll
-    for (int i = 0; i < P::COLUMNS / 2; ++i) sums[i] = 0;
+    for (int chain = 0; chain < P::CHAINS; ++chain)
+#pragma unroll
+        for (int i = 0; i < P::COLUMNS / 2; ++i) sums[chain][i] = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) squares[0][i] = squares[1][i] = 0;
 #pragma unroll
     for (int round = 0; round < P::ROUNDS; ++round) {
         pin(sums);
         begin_products();
-        multiply_round<P>(sums, left.rounds[round % P::AHEAD], right + (round * ROUND_PANELS * P::PANEL_BYTES >> 4));
+        multiply_round<P>(sums, left.rounds[round % P::AHEAD], right, round);
         close_products();
         if constexpr (P::ending != ADDED)
 #pragma unroll
-            for (int block = 0; block < 2 * ROUND_PANELS; ++block) {
+            for (int block = 0; block < 2 * P::ROUND_PANELS; ++block) {
                 const uint4 a = left.rounds[round % P::AHEAD][block][0], b = left.rounds[round % P::AHEAD][block][1];
                 square(squares[0], squares[1], a.x, b.x, a.y, b.y);
                 square(squares[0], squares[1], a.z, b.z, a.w, b.w);
@@ -157,6 +160,19 @@ __device__ void multiply_tile(float (&sums)[P::COLUMNS / 2], float (&squares)[2]
         pin(sums);
         if (round + P::AHEAD < P::ROUNDS) left.take(from, stride, rows, round + P::AHEAD);
     }
+    if constexpr (P::CHAINS == 4)
+#pragma unroll
+        for (int i = 0; i < P::COLUMNS / 2; ++i) sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+}
+
+// Describes a warp group's weights, which have come to `place`, to the tensor cores.
+template <class P>
+__device__ u64 right_of(const Place& place, int group) {
+    constexpr u64 EIGHTS = u64(P::EIGHT_BYTES) >> 4 << 32;
+    const int panel = group * P::PANELS;
+    const int offset = panel / P::PIECE_PANELS * P::PIECE_BYTES + panel % P::PIECE_PANELS * PANEL_BYTES;
+    // Rows of 128 bytes, in groups of eight, their 16-byte pieces permuted as the hardware wants it.
+    return u64(1) << 62 | EIGHTS | u64(1) << 16 | (place.at + offset) >> 4;
 }
 
 // out [rows, outputs] = x · weightsᵀ, ended as the product ends. Behind it `place` may be filled anew.
@@ -165,8 +181,7 @@ __device__ void multiply_rows(const bf16* x, int stride, int rows, Place& place,
                               float eps) {
     const int rank = blockIdx.x % RANKS, group = __shfl_sync(ALL, threadIdx.x / 128, 0), part = GROUPS * rank + group;
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
-    // Rows of 128 bytes, in groups of eight, their 16-byte pieces permuted as the hardware wants it.
-    const u64 right = u64(1) << 62 | u64(64) << 32 | u64(1) << 16 | (place.at + group * P::GROUP_BYTES) >> 4;
+    const u64 right = right_of<P>(place, group);
     const bf16* from = x + long(row) * stride + part * P::PANELS * PANEL + lane % 4 * 8;
 #pragma unroll 1
     for (int first = 0; first < rows; first += TILE_ROWS, from += TILE_ROWS * stride) {
@@ -177,14 +192,14 @@ __device__ void multiply_rows(const bf16* x, int stride, int rows, Place& place,
         if (P::ending == ADDED && threadIdx.x < count * (P::WIDTH / 4)) {
             const int owned = threadIdx.x / (P::WIDTH / 4), four = threadIdx.x % (P::WIDTH / 4) * 4;
             const int column = blockIdx.x / RANKS * P::COLUMNS + rank * P::WIDTH + four;
-            before = load<uint2>(static_cast<bf16*>(out) + long(first + owned) * HIDDEN + column);
+            before = load<uint2>(static_cast<bf16*>(out) + long(first + owned) * P::OUTPUTS + column);
         }
         if (first == 0) place.wait();
-        float sums[P::COLUMNS / 2], squares[2][4];
+        float sums[P::CHAINS][P::COLUMNS / 2], squares[2][4];
         multiply_tile<P>(sums, squares, left, from, stride, count - row, right);
         if (first > 0) cluster_barrier();  // what is overwritten now has been read
         received.expect((count + 15) / 16 * 16 * 4 * (P::WIDTH + (P::ending != ADDED)));
-        const u32 own = gather<P>(sums, squares, received, group, count);
+        const u32 own = gather<P>(sums[0], squares, received, group, count);
         received.wait();
         __syncthreads();
         finish<P>(out, received.at, own, first, count, eps, before);
