@@ -18,7 +18,9 @@ PIECES, ADDED_PIECES = RANKS * GROUPS, 8
 """Parts of a product's inputs that are packed one behind the other; of those that are added, a team's block has one."""
 _TEAM_FROM = 64
 """Inputs of a pass from which on teams share added products. A row's result is the same to the last bit."""
-_TILE_ROWS, _TEAM_WORDS = 64, 32
+_EIGHTHS, _COUNTER_WORDS, _MEETINGS = 8, 32, 5
+"""Blocks that make an eighth of a result are counted apart, each in a cache line, at each of a layer's meetings."""
+_TILE_ROWS = 64
 _PANEL, _EIGHT = 64, 8
 _COLUMNS = (16, 32, 64, 96)
 """Outputs that one instruction can multiply."""
@@ -39,7 +41,8 @@ def fits(weights: FrameWeights) -> bool:
         weights.heads.dtype == torch.bfloat16
         and weights.heads.shape[2] == _HIDDEN
         and layer.qk_norm.shape[1] == _HEAD_DIM
-        and THREADS // 32 % (layer.heads / (len(layer.qk_norm) - layer.heads)) == 0
+        and len(layer.qk_norm) - layer.heads == _EIGHTHS
+        and THREADS // 32 % (layer.heads / _EIGHTHS) == 0
         and all(count in _COLUMNS for count in columns)
         and all(inputs % _ADDED_INPUTS == 0 for inputs in inner)
         and _shared_bytes(max(columns), sum(inner)) <= SHARED_BYTES
@@ -70,7 +73,7 @@ class PassKernel:
         products = [
             torch.cat(
                 (
-                    packed(scaled(layer.qkv, layer.input_norm), PIECES),
+                    packed(scaled(by_heads(layer.qkv, heads), layer.input_norm), PIECES),
                     packed(layer.output, ADDED_PIECES),
                     packed(scaled(taking_turns(layer.gate_up), layer.post_norm), PIECES),
                     packed(layer.down, ADDED_PIECES),
@@ -84,8 +87,8 @@ class PassKernel:
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         self._rope = weights.rope
         self._counters, self._team_counters = (
-            torch.zeros(count, dtype=torch.int32, device=weights.heads.device)
-            for count in (5 * len(layers), CLUSTERS // TEAM * _TEAM_WORDS)
+            torch.zeros(count * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device)
+            for count in (_MEETINGS * len(layers) * _EIGHTHS, CLUSTERS // TEAM)
         )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
         sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers)}
@@ -126,6 +129,13 @@ class PassKernel:
 def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
     """[…, in], each input scaled, rounded once: a norm's weights move into the matrix behind it."""
     return (matrix.float() * norm.float()).to(matrix.dtype)
+
+
+def by_heads(qkv: Tensor, heads: int) -> Tensor:
+    """Rows of the matrices for queries, keys and values: of each key/value head its queries, its key and its value."""
+    key_rows = _EIGHTHS * _HEAD_DIM
+    parts = qkv.split((heads * _HEAD_DIM, key_rows, key_rows))
+    return torch.cat([part.view(_EIGHTHS, -1, qkv.shape[1]) for part in parts], 1).flatten(0, 1)
 
 
 def taking_turns(gate_up: Tensor) -> Tensor:

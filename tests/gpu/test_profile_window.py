@@ -50,6 +50,7 @@ def profiled_server(tmp_path):
     url = f"http://127.0.0.1:{port}"
     wait_until_answered(f"{url}/health", process, START_S)
     yield url, report, process
+    print(report.read_text()[-2000:])  # what ncu itself has to say, where a test fails
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -13,6 +13,7 @@ from duotone.stages.talker.pass_kernel import (
     CLUSTERS,
     PIECES,
     TEAM,
+    by_heads,
     compiled,
     fits,
     packed,
@@ -141,6 +142,13 @@ def test_a_piece_of_a_team_is_the_pieces_of_its_clusters_one_behind_the_other():
     torch.testing.assert_close(sums, weight[5 * columns : 6 * columns] @ x)
 
 
+def test_a_key_value_head_stands_behind_its_queries():
+    rows = by_heads(torch.arange((16 + 8 + 8) * 128)[:, None], heads=16).flatten()
+    third = rows.view(8, 4, 128)[3]  # its two queries, key and value
+    assert third[:, 0].tolist() == [6 * 128, 7 * 128, (16 + 3) * 128, (24 + 3) * 128]
+    assert third[2].tolist() == list(range(19 * 128, 20 * 128))
+
+
 def instruction_right(piece, columns, step):
     """[columns, 16] of an instruction: rows of 128 bytes, bits 4 to 6 of an address exchanged by its bits 7 to 9."""
     column, k = torch.meshgrid(torch.arange(columns), torch.arange(16), indexing="ij")
@@ -188,7 +196,14 @@ def test_a_frame_becomes_the_next_input_of_its_slot_alone():
 
 
 @pytest.mark.parametrize(
-    "change", [{"hidden_size": 512}, {"vocab_size": 1000}, {"num_attention_heads": 24}, {"num_layers": 1}]
+    "change",
+    [
+        {"hidden_size": 512},
+        {"vocab_size": 1000},
+        {"num_attention_heads": 24},
+        {"num_attention_heads": 8, "num_key_value_heads": 4},
+        {"num_layers": 1},
+    ],
 )
 def test_weights_that_the_kernel_does_not_take_are_left_to_the_reference(change):
     config = fitting_config(layers=1)

@@ -32,14 +32,14 @@ __device__ float4 rotated(float4 x, float4 weight, float4 cos, float4 sin, float
 }
 
 struct Attention {
-    const bf16 *qkv, *qk_norm, *cos, *sin;
+    const bf16 *qkv, *qk_norm, *cos, *sin;  // qkv: of each key/value head its queries, key and value
     bf16 *keys, *values, *attended;
     int start, count;
     float eps;
 
-    // Of item `item`, a row's key/value head.
-    __device__ void recall(Past& past, int item) const {
-        past.take(keys + long(item) * POSITIONS * HEAD, values + long(item) * POSITIONS * HEAD, start);
+    __device__ void recall(Past& past, int row, int kv_head) const {
+        const long cached = (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD;
+        past.take(keys + cached, values + cached, start);
     }
 
     // `count` positions of a row from `start` on, in one query head. The first of those that share a key stores it.
@@ -51,10 +51,10 @@ struct Attention {
 #pragma unroll 1
         for (int position = start; position < start + count; ++position) {
             const int token = row * count + position - start;
-            const bf16* source = qkv + long(token) * QKV + lane * 4;
-            const uint2 value = load<uint2>(source + (HEADS + KV_HEADS + kv_head) * HEAD);
-            const float4 raw_key = widened(load<uint2>(source + (HEADS + kv_head) * HEAD));
-            const float4 raw_query = widened(load<uint2>(source + head * HEAD));
+            const bf16* source = qkv + long(token) * QKV + kv_head * (GROUP + 2) * HEAD + lane * 4;
+            const uint2 value = load<uint2>(source + (GROUP + 1) * HEAD);
+            const float4 raw_key = widened(load<uint2>(source + GROUP * HEAD));
+            const float4 raw_query = widened(load<uint2>(source + member * HEAD));
             const float4 angle_cos = widened(load<uint2>(cos + position * HEAD + lane * 4));
             const float4 angle_sin = widened(load<uint2>(sin + position * HEAD + lane * 4));
             const float4 key_norm = widened(load<uint2>(qk_norm + (HEADS + kv_head) * HEAD + lane * 4));

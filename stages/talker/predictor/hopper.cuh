@@ -9,10 +9,9 @@ __device__ T load(const void* at) {
     return __ldcg(static_cast<const T*>(at));
 }
 
-// Both blocks of the cluster have come here. Nothing is said of what they wrote.
-__device__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
+// This thread has come here; all threads of the cluster have. Nothing is said of what they wrote.
+__device__ void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ void await_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 // What the launch in front of this one wrote is there.
 __device__ void await_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -40,24 +40,39 @@ struct Place {
     }
 };
 
-// All blocks of the launch. `counters` are zero again when the one after the next is passed.
-// Bring weights meanwhile: not before, since the fence would wait for them.
+// Eighths of a result.
+struct Eighths {
+    int first, count;
+};
+
 template <class P>
-__device__ void meet(u32* counters, int& number, const Place& place, const unsigned char* weights, int bytes, int first,
-                     int stop) {
+__device__ Eighths inputs_of() {
+    return {blockIdx.x % (EIGHTHS / P::BLOCK_EIGHTHS) * P::BLOCK_EIGHTHS, P::BLOCK_EIGHTHS};
+}
+
+// This block has its part of a result, and waits for what it needs of it. `counters` count the blocks of each eighth at
+// each of a launch's meetings. Bring weights meanwhile: not before, since the fence would wait for them.
+template <class P>
+__device__ void meet(u32*& counters, Eighths needed, const Place& place, const unsigned char* weights, int bytes,
+                     int first, int stop) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32* counter = counters + number;
         show_writes();
-        count_up(counter);
+        count_up(counters + blockIdx.x / EIGHTH_BLOCKS * COUNTER_WORDS);
         place.bring<P>(weights, bytes, first, stop);
-        // Nothing that others write is in this multiprocessor's cache, so that nothing need be thrown out of it here.
-        while (count_of(counter) < BLOCKS) {
-        }
-        if (blockIdx.x == 0) counters[(number + 5 * LAYERS - 1) % (5 * LAYERS)] = 0;
     }
-    ++number;
+    const int waiting = threadIdx.x - 32;  // another warp, a lane for each counter
+    if (0 <= waiting && waiting < needed.count)
+        // Nothing that others write is in this multiprocessor's cache, so that nothing need be thrown out of it here.
+        while (count_of(counters + (needed.first + waiting) * COUNTER_WORDS) < EIGHTH_BLOCKS) {
+        }
+    counters += EIGHTHS * COUNTER_WORDS;
     __syncthreads();
+}
+
+// Zeros for the next launch, where the block knows that all blocks have come to the last meeting.
+__device__ void clear(u32* counters, int first, int stop) {
+    for (int i = first * EIGHTHS + threadIdx.x; i < stop * EIGHTHS; i += THREADS) counters[i * COUNTER_WORDS] = 0;
 }
 
 // The blocks of a team. Its counter is a multiple of their number before and behind: it is never set back.
@@ -66,7 +81,7 @@ __device__ void meet_team(u32* counters, const Place& place, const unsigned char
                           int stop) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32* counter = counters + blockIdx.x / MEMBERS * TEAM_WORDS;
+        u32* counter = counters + blockIdx.x / MEMBERS * COUNTER_WORDS;
         show_writes();
         const u32 before = counted_up(counter), all = before - before % MEMBERS + MEMBERS;
         place.bring<P>(weights, bytes, first, stop);

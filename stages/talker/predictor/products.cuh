@@ -197,11 +197,12 @@ __device__ void multiply_rows(const bf16* x, int stride, int rows, Place& place,
         if (first == 0) place.wait();
         float sums[P::CHAINS][P::COLUMNS / 2], squares[2][4];
         multiply_tile<P>(sums, squares, left, from, stride, count - row, right);
-        if (first > 0) cluster_barrier();  // what is overwritten now has been read
+        await_cluster();  // what is overwritten now has been read
         received.expect((count + 15) / 16 * 16 * 4 * (P::WIDTH + (P::ending != ADDED)));
         const u32 own = gather<P>(sums[0], squares, received, group, count);
         received.wait();
         __syncthreads();
         finish<P>(out, received.at, own, first, count, eps, before);
+        arrive_in_cluster();
     }
 }
