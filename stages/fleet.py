@@ -128,9 +128,10 @@ def _share(talker: WorkerSpec, decoder: WorkerSpec) -> bool:
     """Whether two workers belong into one process.
 
     On one GPU, their steps then follow each other on vLLM's stream, where two processes would make it change contexts
-    each time. Two torch profilers in a process would end it.
+    each time. Two torch profilers in a process would end it, and Nsight Compute waits forever for one with two
+    threads that launch.
     """
     assert talker.talker is not None
-    traced = [spec.options.profiler_config for spec in (talker, decoder)]
-    both_by_torch = all(options is not None and options.profiler == "torch" for options in traced)
-    return talker.device == decoder.device != "cpu" and talker.talker.engine == "vllm" and not both_by_torch
+    profilers = [config.profiler for spec in (talker, decoder) if (config := spec.options.profiler_config)]
+    apart = "cuda" in profilers or profilers == ["torch", "torch"]
+    return talker.device == decoder.device != "cpu" and talker.talker.engine == "vllm" and not apart

@@ -181,6 +181,9 @@ def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Prof
             for spec, channel in zip(crew.workers, channels, strict=True):
                 # vLLM's stream is the current one of the thread that it is started in: Code2Wav takes it from there.
                 engine = build_engine(spec)
+                # What its start leaves behind: memory of the device, and a million objects that are here to stay.
+                gc.collect()
+                gc.freeze()
                 built.append((engine, build_profiler(spec, engine), channel))
     except DuotoneError as error:
         leave(channels[len(built)], str(error))
@@ -211,8 +214,6 @@ def main() -> None:
     exit_with_parent(addresses)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {crew.name}: %(message)s")
     workers = build(crew, [WorkerChannel(address) for address in addresses])
-    gc.collect()
-    gc.freeze()  # vLLM and graphs leave a million objects behind, which no later collection need visit
     if len(workers) > 1:
         sys.setswitchinterval(SWITCH_S)
     others = [threading.Thread(target=serve, args=worker, name="worker") for worker in workers[1:]]

@@ -16,7 +16,7 @@ TEAM = 4
 """Clusters that share the columns of an added product when there are many rows."""
 PIECES, ADDED_PIECES = RANKS * GROUPS, 8
 """Parts of a product's inputs that are packed one behind the other; of those that are added, a team's block has one."""
-_TEAM_FROM = 64
+_TEAM_FROM = 16
 """Inputs of a pass from which on teams share added products. A row's result is the same to the last bit."""
 _EIGHTHS, _COUNTER_WORDS, _MEETINGS = 8, 32, 5
 """Blocks that make an eighth of a result are counted apart, each in a cache line, at each of a layer's meetings."""

@@ -71,6 +71,6 @@ def test_nsight_records_both_stages_between_start_and_stop_and_nothing_else(prof
     lines = [line for line in report.read_text().splitlines() if line.startswith('"')]
     recorded = list(csv.DictReader(lines))
     by_process = Counter(row["Process ID"] for row in recorded)
-    assert len(by_process) == 1, f"the stages share a process; kernels by process: {by_process}"
+    assert len(by_process) == 2, f"kernels by process: {by_process}"
     # A window of a few steps, of which each is a handful of graphs and kernels, not all that three answers launched.
-    assert 0 < by_process.total() < 2 * 200 * WINDOW_STEPS, by_process
+    assert all(0 < count < 200 * WINDOW_STEPS for count in by_process.values()), by_process

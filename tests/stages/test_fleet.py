@@ -94,7 +94,8 @@ async def test_a_replacement_comes_to_the_device_of_the_dead(fleet, monkeypatch)
         (["cuda:0"], ["cuda:0", "cuda:0"], "vllm", (), ["talker-0+code2wav-0", "code2wav-1"]),
         (["cuda:0"], ["cuda:0"], "vllm", ("torch", "torch"), ["talker-0", "code2wav-0"]),
         (["cuda:0"], ["cuda:0"], "vllm", ("torch", None), ["talker-0+code2wav-0"]),
-        (["cuda:0"], ["cuda:0"], "vllm", ("cuda", "cuda"), ["talker-0+code2wav-0"]),
+        (["cuda:0"], ["cuda:0"], "vllm", ("cuda", "cuda"), ["talker-0", "code2wav-0"]),
+        (["cuda:0"], ["cuda:0"], "vllm", (None, "cuda"), ["talker-0", "code2wav-0"]),
     ],
 )
 async def test_vllm_and_code2wav_share_a_process_where_they_share_a_gpu(
