@@ -127,8 +127,8 @@ class Fleet:
 def _share(talker: WorkerSpec, decoder: WorkerSpec) -> bool:
     """Whether two workers belong into one process.
 
-    On one GPU, their steps then follow each other on vLLM's stream, where two processes would make it change contexts
-    each time. Two torch profilers in a process would end it, and Nsight Compute waits forever for one with two
+    On one GPU, their kernels then run beside each other, where two processes would make it change contexts for each
+    step. Two torch profilers in a process would end it, and Nsight Compute waits forever for one with two
     threads that launch.
     """
     assert talker.talker is not None

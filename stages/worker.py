@@ -176,20 +176,23 @@ def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Prof
     from .device import claimed
 
     built: list[tuple[Engine, Profiler | None, WorkerChannel]] = []
+    # Code2Wav first: vLLM warns of every Triton kernel that is compiled once it has started.
+    waiting = list(zip(crew.workers, channels, strict=True))
     try:
         with claimed(crew.device):
-            for spec, channel in zip(crew.workers, channels, strict=True):
-                # vLLM's stream is the current one of the thread that it is started in: Code2Wav takes it from there.
+            while waiting:
+                spec, channel = waiting[-1]
                 engine = build_engine(spec)
                 # What its start leaves behind: memory of the device, and a million objects that are here to stay.
                 gc.collect()
                 gc.freeze()
-                built.append((engine, build_profiler(spec, engine), channel))
+                built.insert(0, (engine, build_profiler(spec, engine), channel))
+                waiting.pop()
     except DuotoneError as error:
-        leave(channels[len(built)], str(error))
+        leave(waiting[-1][1], str(error))
     except Exception as error:  # whatever a library raises
         log.exception("the engine does not start")
-        leave(channels[len(built)], f"{type(error).__name__}: {error}")
+        leave(waiting[-1][1], f"{type(error).__name__}: {error}")
     return built
 
 

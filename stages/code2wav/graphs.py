@@ -1,8 +1,7 @@
 """The decoder on a GPU: a captured CUDA graph for each size of a batch, codes going up and samples coming down.
 
 Everything runs on one stream, in the order of the launches: a slot can be given to another stream as soon as its last
-launch was made. That stream is the current one where the decoder is made, if it can be captured: so the stages of one
-process take turns. The worker's thread alone calls.
+launch was made. The Talker's kernels in the same process are on another one. The worker's thread alone calls.
 """
 
 from bisect import bisect_left
@@ -64,9 +63,7 @@ class GraphDecoder:
             for _ in range(AHEAD + 1)
         )
         self._unread: deque[tuple[Staging, int]] = deque()
-        current = torch.cuda.current_stream(device)
-        own = current == torch.cuda.default_stream(device)
-        self._stream = torch.cuda.Stream(device) if own else current  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs = {frames: self._capture(frames) for frames in reversed(self._sizes)}
 

@@ -18,8 +18,9 @@ PIECES, ADDED_PIECES = RANKS * GROUPS, 8
 """Parts of a product's inputs that are packed one behind the other; of those that are added, a team's block has one."""
 _TEAM_FROM = 16
 """Inputs of a pass from which on teams share added products. A row's result is the same to the last bit."""
-_EIGHTHS, _COUNTER_WORDS, _MEETINGS = 8, 32, 5
-"""Blocks that make an eighth of a result are counted apart, each in a cache line, at each of a layer's meetings."""
+_MEETINGS, _MOST_PARTS, _COUNTER_WORDS = 5, 8, 32
+"""Of a layer; and the parts of a result whose blocks are counted there, each in a cache line of its own."""
+_KV_HEADS = _MOST_PARTS
 _TILE_ROWS = 64
 _PANEL, _EIGHT = 64, 8
 _COLUMNS = (16, 32, 64, 96)
@@ -41,8 +42,8 @@ def fits(weights: FrameWeights) -> bool:
         weights.heads.dtype == torch.bfloat16
         and weights.heads.shape[2] == _HIDDEN
         and layer.qk_norm.shape[1] == _HEAD_DIM
-        and len(layer.qk_norm) - layer.heads == _EIGHTHS
-        and THREADS // 32 % (layer.heads / _EIGHTHS) == 0
+        and len(layer.qk_norm) - layer.heads == _KV_HEADS
+        and THREADS // 32 % (layer.heads / _KV_HEADS) == 0
         and all(count in _COLUMNS for count in columns)
         and all(inputs % _ADDED_INPUTS == 0 for inputs in inner)
         and _shared_bytes(max(columns), sum(inner)) <= SHARED_BYTES
@@ -88,7 +89,7 @@ class PassKernel:
         self._rope = weights.rope
         self._counters, self._team_counters = (
             torch.zeros(count * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device)
-            for count in (_MEETINGS * len(layers) * _EIGHTHS, CLUSTERS // TEAM)
+            for count in (_MEETINGS * len(layers) * _MOST_PARTS, CLUSTERS // TEAM)
         )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
         sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers)}
@@ -133,9 +134,9 @@ def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
 
 def by_heads(qkv: Tensor, heads: int) -> Tensor:
     """Rows of the matrices for queries, keys and values: of each key/value head its queries, its key and its value."""
-    key_rows = _EIGHTHS * _HEAD_DIM
+    key_rows = _KV_HEADS * _HEAD_DIM
     parts = qkv.split((heads * _HEAD_DIM, key_rows, key_rows))
-    return torch.cat([part.view(_EIGHTHS, -1, qkv.shape[1]) for part in parts], 1).flatten(0, 1)
+    return torch.cat([part.view(_KV_HEADS, -1, qkv.shape[1]) for part in parts], 1).flatten(0, 1)
 
 
 def taking_turns(gate_up: Tensor) -> Tensor:

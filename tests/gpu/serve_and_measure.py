@@ -35,7 +35,7 @@ from .hollow import PUBLISHED_1B7, servable_checkpoint
 
 START_TIMEOUT_S = 400.0
 EXIT_INTERRUPTED = 130
-REQUESTS_PER_STREAM = 16
+REQUESTS_PER_STREAM = 32
 """At most: one stream alone would take minutes for what hundreds do in seconds."""
 GPU_INTERVAL_MS = 250
 GPU_QUERY = ("nvidia-smi", "--query-gpu=index,memory.used,utilization.gpu", "--format=csv,noheader,nounits")
@@ -180,7 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", nargs="?", help="a profile, as `duotone serve --config` takes it")
     parser.add_argument("--streams", default="1,16,64,128", type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--requests", default=512, type=int, help="of each number of streams, at most 16 a stream")
+    parser.add_argument("--requests", default=512, type=int, help="of each number of streams, at most 32 a stream")
     parser.add_argument("--frames", default=62, type=int, help="of every answer")
     parser.add_argument("--checkpoint", type=Path, help="instead of one of published sizes with random weights")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting")

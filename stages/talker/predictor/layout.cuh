@@ -5,11 +5,10 @@
 #include "sm90.cuh"
 
 constexpr int RANKS = 2, CLUSTERS = 64, BLOCKS = RANKS * CLUSTERS, THREADS = 256, WARPS = THREADS / 32;
-constexpr int GROUPS = 2, PARTS = RANKS * GROUPS, TILE_ROWS = 64, PANEL = 64;
+constexpr int GROUPS = 2, TILE_ROWS = 64, PANEL = 64;
 constexpr int MEMBERS = RANKS * TEAM, SLICES = 16;  // blocks of a team; what sums of added products are made of
-// Blocks with neighbouring numbers make an eighth of the columns of every result. Who needs some waits for those alone.
-constexpr int EIGHTHS = 8, EIGHTH_BLOCKS = BLOCKS / EIGHTHS;
-constexpr int MEETINGS = 5 * LAYERS, COUNTER_WORDS = 32;  // from one counter to the next: a cache line
+// Neighbouring blocks make neighbouring columns of every result. Who needs a part of one waits for those alone.
+constexpr int MEETINGS = 5 * LAYERS, MOST_PARTS = 8, COUNTER_WORDS = 32;  // from one counter to the next: a cache line
 constexpr int HEAD = 128, POSITIONS = 16, GROUP = HEADS / KV_HEADS;
 constexpr int HALF_PITCH = HEAD / 2 + 4;  // both halves of a head are read at once, from different banks
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD, ATTENDED = HEADS * HEAD;
@@ -28,16 +27,16 @@ struct Product {
     static constexpr Ending ending = END;
     static constexpr int CLUSTERS_EACH = END == ADDED ? TEAM : 1;  // that multiply the same columns
     static constexpr bool TEAMED = CLUSTERS_EACH > 1;
-    static constexpr int BLOCK_EIGHTHS = EIGHTHS / (CLUSTERS_EACH * RANKS);  // of the inputs, that a block multiplies
+    static constexpr int PARTS = CLUSTERS_EACH * RANKS;  // of the inputs: a block multiplies one
     static constexpr int OUTPUTS = OUT, INPUTS = IN, COLUMNS = CLUSTERS_EACH * OUTPUTS / CLUSTERS;
     static constexpr int WIDTH = COLUMNS / RANKS;  // what a block ends, or a warp group of a team's block hands on
     static constexpr int PITCH = WIDTH + 8;        // rows of sums that are written at once go to different banks
-    static constexpr int PANELS = INPUTS / (CLUSTERS_EACH * PARTS * PANEL);
-    static constexpr int CHAINS = END == ADDED ? SLICES / (CLUSTERS_EACH * PARTS) : 1;  // slices of a warp group
+    static constexpr int PANELS = INPUTS / (PARTS * GROUPS * PANEL);
+    static constexpr int CHAINS = END == ADDED ? SLICES / (PARTS * GROUPS) : 1;  // slices of a warp group
     static constexpr int ROUND_PANELS = PANELS % 2 ? PANELS : 2, ROUNDS = PANELS / ROUND_PANELS;
     static constexpr int AHEAD = ROUNDS < 4 ? ROUNDS : 4;
     // Weights stand in pieces of inputs: two slices, or all of a warp group's. In them, eight columns after eight.
-    static constexpr int PIECES = END == ADDED ? SLICES / 2 : PARTS, PIECE_PANELS = INPUTS / (PIECES * PANEL);
+    static constexpr int PIECES = END == ADDED ? SLICES / 2 : RANKS * GROUPS, PIECE_PANELS = INPUTS / (PIECES * PANEL);
     static constexpr int EIGHT_BYTES = PIECE_PANELS * PANEL_BYTES, PIECE_BYTES = COLUMNS / 8 * EIGHT_BYTES;
     static constexpr int BYTES = OUTPUTS / BLOCKS * INPUTS * 2;
     // A block of a team copies its piece from the weights of each cluster.
@@ -60,7 +59,7 @@ constexpr int WIDEST = most(most(Qkv::PITCH, GateUp::PITCH), most(Down::PITCH, H
 constexpr int HALF_BYTES = TILE_ROWS * WIDEST * 4, RECEIVED_AT = SUMS_AT + 2 * HALF_BYTES;
 constexpr int SQUARES_AT = RECEIVED_AT + HALF_BYTES;  // of both warp groups and of the neighbour
 constexpr int ARRIVED_AT = SQUARES_AT + 3 * TILE_ROWS * 4, SCRATCH_FLOATS = 2 * HALF_PITCH + HEAD / 2;
-static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == EIGHTHS, "heads");
+static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MOST_PARTS, "heads");
 static_assert(ARRIVED_AT + 4 * 8 <= 232448 && WARPS * SCRATCH_FLOATS * 4 <= 2 * HALF_BYTES, "shared memory");
 // How much of gate and up is asked for before the product in front of them; teams ask for the rest where they meet.
 constexpr int GATE_UP_SOON = TEAM == 1 ? GateUp::BYTES : GateUp::BYTES / 4 * 3;

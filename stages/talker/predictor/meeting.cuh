@@ -40,39 +40,36 @@ struct Place {
     }
 };
 
-// Eighths of a result.
-struct Eighths {
-    int first, count;
-};
-
+// The block has made its columns of a result, and needs those of one of its `parts`. `counters` are of one meeting, a
+// count of blocks for each part. Bring weights meanwhile: not before, since the fence would wait for them.
 template <class P>
-__device__ Eighths inputs_of() {
-    return {blockIdx.x % (EIGHTHS / P::BLOCK_EIGHTHS) * P::BLOCK_EIGHTHS, P::BLOCK_EIGHTHS};
-}
-
-// This block has its part of a result, and waits for what it needs of it. `counters` count the blocks of each eighth at
-// each of a launch's meetings. Bring weights meanwhile: not before, since the fence would wait for them.
-template <class P>
-__device__ void meet(u32*& counters, Eighths needed, const Place& place, const unsigned char* weights, int bytes,
+__device__ void meet(u32*& counters, int parts, int needed, const Place& place, const unsigned char* weights, int bytes,
                      int first, int stop) {
+    const int blocks = BLOCKS / parts;
     __syncthreads();
     if (threadIdx.x == 0) {
         show_writes();
-        count_up(counters + blockIdx.x / EIGHTH_BLOCKS * COUNTER_WORDS);
+        count_up(counters + blockIdx.x / blocks * COUNTER_WORDS);
         place.bring<P>(weights, bytes, first, stop);
     }
-    const int waiting = threadIdx.x - 32;  // another warp, a lane for each counter
-    if (0 <= waiting && waiting < needed.count)
+    if (threadIdx.x == 32)  // another warp
         // Nothing that others write is in this multiprocessor's cache, so that nothing need be thrown out of it here.
-        while (count_of(counters + (needed.first + waiting) * COUNTER_WORDS) < EIGHTH_BLOCKS) {
+        while (count_of(counters + needed * COUNTER_WORDS) < blocks) {
         }
-    counters += EIGHTHS * COUNTER_WORDS;
+    counters += MOST_PARTS * COUNTER_WORDS;
     __syncthreads();
+}
+
+// The part of a product's inputs that the block multiplies is there.
+template <class Next, class P>
+__device__ void meet_for(u32*& counters, const Place& place, const unsigned char* weights, int bytes, int first,
+                         int stop) {
+    meet<P>(counters, Next::PARTS, blockIdx.x % Next::PARTS, place, weights, bytes, first, stop);
 }
 
 // Zeros for the next launch, where the block knows that all blocks have come to the last meeting.
 __device__ void clear(u32* counters, int first, int stop) {
-    for (int i = first * EIGHTHS + threadIdx.x; i < stop * EIGHTHS; i += THREADS) counters[i * COUNTER_WORDS] = 0;
+    for (int i = first * MOST_PARTS + threadIdx.x; i < stop * MOST_PARTS; i += THREADS) counters[i * COUNTER_WORDS] = 0;
 }
 
 // The blocks of a team. Its counter is a multiple of their number before and behind: it is never set back.

@@ -17,7 +17,7 @@
 
 // Logits, float32 [rows, ENTRIES], of `count` inputs a row, x, bfloat16 [rows · count, HIDDEN], which are used up.
 // Weights are packed as `pass_kernel.packed` says; cache is [LAYERS, 2, rows, KV_HEADS, POSITIONS, HEAD], `counters`
-// are [MEETINGS, EIGHTHS, COUNTER_WORDS] zeros, for this launch and the next. Teams need `handed`, float32
+// are [MEETINGS, MOST_PARTS, COUNTER_WORDS] zeros, for this launch and the next. Teams need `handed`, float32
 // [BLOCKS, tiles · 64, 64] of any content, and `team_counters`, COUNTER_WORDS for each team, which are zeros at first.
 extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREADS, 1)
     predictor_pass(const unsigned char* layers, const unsigned char* head, const bf16* qk_norm, const bf16* cos,
@@ -34,10 +34,10 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
     await_launch();
 
     if (blockIdx.x == 0) clear(counters, MEETINGS - 1, MEETINGS);  // the launch before could not
-    // An eighth is a key/value head: its blocks share the rows.
-    constexpr int AT_ONCE = WARPS / GROUP * EIGHTH_BLOCKS;
-    const int kv_head = blockIdx.x / EIGHTH_BLOCKS;
-    const int first = threadIdx.x / 32 / GROUP * EIGHTH_BLOCKS + blockIdx.x % EIGHTH_BLOCKS;
+    // The blocks that make a key/value head's queries, keys and values share its rows.
+    constexpr int HEAD_BLOCKS = BLOCKS / KV_HEADS, AT_ONCE = WARPS / GROUP * HEAD_BLOCKS;
+    const int kv_head = blockIdx.x / HEAD_BLOCKS;
+    const int first = threadIdx.x / 32 / GROUP * HEAD_BLOCKS + blockIdx.x % HEAD_BLOCKS;
     const int tokens = rows * count;
     const long cached = long(rows) * KV_HEADS * POSITIONS * HEAD;
     const Team team = {handed, team_counters};
@@ -60,21 +60,21 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
         multiply_rows<Qkv>(x, HIDDEN, tokens, wide, received, qkv, eps);
         Past past;  // of earlier launches: the first is there when the blocks have met
         if (first < rows) attention.recall(past, first, kv_head);
-        meet<GateUp>(meeting, {kv_head, 1}, wide, gate_up, GateUp::BYTES, 0, GateUp::BYTES / 2);
+        meet<GateUp>(meeting, KV_HEADS, kv_head, wide, gate_up, GateUp::BYTES, 0, GateUp::BYTES / 2);
 #pragma unroll 1
         for (int row = first; row < rows; row += AT_ONCE) {
             if (row > first) attention.recall(past, row, kv_head);
             attention.attend(past, row, kv_head, threadIdx.x / 32 % GROUP);
         }
-        meet<GateUp>(meeting, inputs_of<Output>(), wide, gate_up, GateUp::BYTES, GateUp::BYTES / 2, GATE_UP_SOON);
+        meet_for<Output, GateUp>(meeting, wide, gate_up, GateUp::BYTES, GateUp::BYTES / 2, GATE_UP_SOON);
         add_rows<Output>(attended, tokens, output, received, x, team, wide, gate_up, GateUp::BYTES, GATE_UP_SOON);
-        meet<Output>(meeting, inputs_of<GateUp>(), output, next_output, Output::BYTES, 0, last ? 0 : Output::BYTES);
+        meet_for<GateUp, Output>(meeting, output, next_output, Output::BYTES, 0, last ? 0 : Output::BYTES);
         multiply_rows<GateUp>(x, HIDDEN, tokens, wide, received, inner, eps);
         const unsigned char* wide_next = last ? head + long(blockIdx.x) * Heads::BYTES : next;
         const int wide_bytes = last ? Heads::BYTES : Qkv::BYTES, soon = TEAM == 1 ? wide_bytes : wide_bytes / 2;
-        meet<Qkv>(meeting, inputs_of<Down>(), wide, wide_next, wide_bytes, 0, soon);
+        meet_for<Down, Qkv>(meeting, wide, wide_next, wide_bytes, 0, soon);
         add_rows<Down>(inner, tokens, down, received, x, team, wide, wide_next, wide_bytes, soon);
-        meet<Down>(meeting, inputs_of<Qkv>(), down, next_down, Down::BYTES, 0, last ? 0 : Down::BYTES);
+        meet_for<Qkv, Down>(meeting, down, next_down, Down::BYTES, 0, last ? 0 : Down::BYTES);
         weights = next;
     }
     multiply_rows<Heads>(x + (count - 1) * HIDDEN, count * HIDDEN, rows, wide, received, logits, eps);
