@@ -1,5 +1,6 @@
 """The device that a worker computes on: the only GPU that its process sees."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,13 @@ def claimed(device: str) -> Iterator[None]:
         if "out of memory" not in str(error):
             raise
         raise ConfigurationError(f"devices: {device} has not enough memory: {error}") from None
+
+
+def settle() -> None:
+    """An engine has started: give back the memory that took, and let no later collection visit what is here to stay."""
+    gc.collect()
+    gc.freeze()
+    torch.cuda.empty_cache()
 
 
 def _narrowed(visible: str | None, index: int) -> str:

@@ -7,7 +7,6 @@ exits at once, so not even a killed server leaves orphans.
 Each worker has a thread of its own, the first the main thread; what breaks one ends the process.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -173,7 +172,7 @@ def leave(channel: WorkerChannel, last_words: str) -> NoReturn:
 
 def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Profiler | None, WorkerChannel]]":
     """What each worker serves with, one after the other. Ends the process where one of them cannot have it."""
-    from .device import claimed
+    from .device import claimed, settle
 
     built: list[tuple[Engine, Profiler | None, WorkerChannel]] = []
     # Code2Wav first: vLLM warns of every Triton kernel that is compiled once it has started.
@@ -183,9 +182,7 @@ def build(crew: Crew, channels: list[WorkerChannel]) -> "list[tuple[Engine, Prof
             while waiting:
                 spec, channel = waiting[-1]
                 engine = build_engine(spec)
-                # What its start leaves behind: memory of the device, and a million objects that are here to stay.
-                gc.collect()
-                gc.freeze()
+                settle()
                 built.insert(0, (engine, build_profiler(spec, engine), channel))
                 waiting.pop()
     except DuotoneError as error:

@@ -154,6 +154,4 @@ def make_decoder(checkpoint: Checkpoint, options: Code2WavOptions) -> ChunkDecod
 
     plain = load_decoder(checkpoint.codec, checkpoint.codec_weights, torch.float32, options.device)
     fused = FusedDecoder(plain, checkpoint.codec, dtype, options.slots, max_chunk_frames)
-    del plain
-    torch.cuda.empty_cache()
     return GraphDecoder(fused, options.max_batch_frames)
