@@ -58,15 +58,6 @@ __device__ void await_products() {
 }
 
 // sums [64, columns] += left [64, 16] · right [columns, 16]ᵀ; `right` describes shared memory.
-__device__ void multiply(float (&sums)[8], u32 a, u32 b, u32 c, u32 d, u64 right) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, "
-        "%12, 1, 1, 1, 0;"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
-          "+f"(sums[7])
-        : "r"(a), "r"(b), "r"(c), "r"(d), "l"(right));
-}
-
 __device__ void multiply(float (&sums)[16], u32 a, u32 b, u32 c, u32 d, u64 right) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "

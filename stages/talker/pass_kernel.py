@@ -12,23 +12,17 @@ from .frames import FrameWeights
 
 CLUSTERS, RANKS, GROUPS, THREADS = 64, 2, 2, 256
 """As in `layout.cuh`: clusters share a product's outputs, blocks of a cluster and their warp groups its inputs."""
-TEAM = 4
-"""Clusters that share the columns of an added product when there are many rows."""
-PIECES, ADDED_PIECES = RANKS * GROUPS, 8
-"""Parts of a product's inputs that are packed one behind the other; of those that are added, a team's block has one."""
-_TEAM_FROM = 16
-"""Inputs of a pass from which on teams share added products. A row's result is the same to the last bit."""
+PARTS, ADDED_PARTS = RANKS, 8
+"""Parts of a product's inputs, of which a block multiplies one; where it is added and a team shares its columns."""
 _MEETINGS, _MOST_PARTS, _COUNTER_WORDS = 5, 8, 32
 """Of a layer; and the parts of a result whose blocks are counted there, each in a cache line of its own."""
 _KV_HEADS = _MOST_PARTS
 _TILE_ROWS = 64
 _PANEL, _EIGHT = 64, 8
-_COLUMNS = (16, 32, 64, 96)
+_COLUMNS = (32, 64, 96)
 """Outputs that one instruction can multiply."""
-_ADDED_INPUTS = 2 * _PANEL * ADDED_PIECES
-"""Two slices of whole panels are a piece."""
 _HEAD_DIM, _HIDDEN = 128, 1024
-_TEAM_COLUMNS = TEAM * _HIDDEN // CLUSTERS
+_ADDED_COLUMNS = ADDED_PARTS * _HIDDEN // (CLUSTERS * RANKS)
 _MULTIPROCESSORS = 132
 _SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
 
@@ -45,14 +39,19 @@ def fits(weights: FrameWeights) -> bool:
         and len(layer.qk_norm) - layer.heads == _KV_HEADS
         and THREADS // 32 % (layer.heads / _KV_HEADS) == 0
         and all(count in _COLUMNS for count in columns)
-        and all(inputs % _ADDED_INPUTS == 0 for inputs in inner)
-        and _shared_bytes(max(columns), sum(inner)) <= SHARED_BYTES
+        and all(inputs % (ADDED_PARTS * GROUPS * _PANEL) == 0 for inputs in inner)
+        and _shared_bytes(max(*columns, _ADDED_COLUMNS), sum(inner)) <= SHARED_BYTES
     )
 
 
 def _shared_bytes(columns: float, inner: int) -> float:
     """Weights of the widest product and of both that are added, three times half the sums of 64 rows, squares."""
-    return columns * _HIDDEN // RANKS * 2 + inner // RANKS * _COLUMNS[0] * 2 + 3 * 64 * 4 * (columns / 2 + 8 + 1) + 32
+    return (
+        columns * _HIDDEN // RANKS * 2
+        + inner // ADDED_PARTS * _ADDED_COLUMNS * 2
+        + 3 * 64 * 4 * (columns / 2 + 8 + 1)
+        + 32
+    )
 
 
 def runs_on(device: torch.device) -> bool:
@@ -74,34 +73,32 @@ class PassKernel:
         products = [
             torch.cat(
                 (
-                    packed(scaled(by_heads(layer.qkv, heads), layer.input_norm), PIECES),
-                    packed(layer.output, ADDED_PIECES),
-                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm), PIECES),
-                    packed(layer.down, ADDED_PIECES),
+                    packed(scaled(by_heads(layer.qkv, heads), layer.input_norm), PARTS),
+                    packed(layer.output, ADDED_PARTS),
+                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm), PARTS),
+                    packed(layer.down, ADDED_PARTS),
                 ),
                 1,
             )
             for layer in layers
         ]
         self._layers = torch.stack(products)
-        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm), PIECES) for head in weights.heads])
+        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm), PARTS) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         self._rope = weights.rope
         self._counters, self._team_counters = (
             torch.zeros(count * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device)
-            for count in (_MEETINGS * len(layers) * _MOST_PARTS, CLUSTERS // TEAM)
+            for count in (_MEETINGS * len(layers) * _MOST_PARTS, CLUSTERS * RANKS // ADDED_PARTS)
         )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
-        sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers)}
-        self._alone, self._teams = (
-            cuda_kernel.Kernel(compiled(sizes, team), "predictor_pass", THREADS) for team in (1, TEAM)
-        )
+        code = compiled(sizes | {"HIDDEN": _HIDDEN, "LAYERS": len(layers)})
+        self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
         """As `frames.PlainPredictor`. Uses up `inputs`, which must be contiguous."""
         rows, count, _ = inputs.shape
         tokens = rows * count
-        in_teams, tiles = tokens >= _TEAM_FROM, math.ceil(tokens / _TILE_ROWS)
+        tile_rows = math.ceil(tokens / _TILE_ROWS) * _TILE_ROWS
         logits = torch.empty(rows, self._entries, device=inputs.device)
         tensors = (
             self._layers,
@@ -115,15 +112,14 @@ class PassKernel:
             inputs.new_empty(tokens, self._attended),
             inputs.new_empty(tokens, self._inner),
             logits,
-            logits.new_empty(CLUSTERS * RANKS, tiles * _TILE_ROWS if in_teams else 0, _TEAM_COLUMNS),
+            logits.new_empty(CLUSTERS * RANKS, tile_rows, _ADDED_COLUMNS),
             self._counters,
             self._team_counters,
         )
         numbers = (rows, count, book + 1 - count)
         pointers = [tensor.data_ptr() for tensor in tensors]
         stream = torch.cuda.current_stream().cuda_stream
-        kernel = self._teams if in_teams else self._alone
-        kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
+        self._kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
         return logits
 
 
@@ -135,7 +131,7 @@ def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
 def by_heads(qkv: Tensor, heads: int) -> Tensor:
     """Rows of the matrices for queries, keys and values: of each key/value head its queries, its key and its value."""
     key_rows = _KV_HEADS * _HEAD_DIM
-    parts = qkv.split((heads * _HEAD_DIM, key_rows, key_rows))
+    parts = torch.split(qkv, [heads * _HEAD_DIM, key_rows, key_rows])
     return torch.cat([part.view(_KV_HEADS, -1, qkv.shape[1]) for part in parts], 1).flatten(0, 1)
 
 
@@ -144,15 +140,15 @@ def taking_turns(gate_up: Tensor) -> Tensor:
     return torch.stack(gate_up.chunk(2), 1).flatten(0, 1)
 
 
-def packed(weight: Tensor, pieces: int) -> Tensor:
+def packed(weight: Tensor, parts: int) -> Tensor:
     """A matrix [out, in] as the kernel's blocks read it, [blocks, out · in / blocks].
 
-    A block's part is a row of units of 8 outputs and 64 inputs: pieces of inputs, in them eights of its cluster's
-    outputs, in them panels of inputs.
+    A block has units of 8 outputs and 64 inputs: parts of the inputs, in them eights of its cluster's outputs, in them
+    panels of inputs.
     """
     outputs, inputs = weight.shape
-    parts = weight.view(CLUSTERS, outputs // (CLUSTERS * _EIGHT), _EIGHT, pieces, inputs // (pieces * _PANEL), _PANEL)
-    units = parts.permute(0, 3, 1, 4, 2, 5).reshape(-1, _EIGHT, _PANEL)  # cluster, piece, eight, panel
+    split = weight.view(CLUSTERS, outputs // (CLUSTERS * _EIGHT), _EIGHT, parts, inputs // (parts * _PANEL), _PANEL)
+    units = split.permute(0, 3, 1, 4, 2, 5).reshape(-1, _EIGHT, _PANEL)  # cluster, part, eight, panel
     return _swizzled(units[:, :, _input_order(weight.device)]).reshape(CLUSTERS * RANKS, -1)
 
 
@@ -173,10 +169,10 @@ def _swizzled(units: Tensor) -> Tensor:
     return pieces[:, each[:, None], each[:, None] ^ each]
 
 
-def compiled(sizes: dict[str, int], team: int) -> bytes:
-    """The kernel for these sizes and teams of so many clusters, 1 or TEAM, as machine code. Needs no GPU.
+def compiled(sizes: dict[str, int]) -> bytes:
+    """The kernel for these sizes, as machine code. Needs no GPU.
 
     Raises:
         RuntimeError: with the compiler's messages.
     """
-    return cuda_kernel.compiled(_SOURCE, {**sizes, "TEAM": team})
+    return cuda_kernel.compiled(_SOURCE, sizes)

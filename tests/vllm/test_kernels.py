@@ -9,10 +9,10 @@ import torch
 from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, draw_codes
 from duotone.stages.talker.kernels import FusedDraws, FusedPredictor
 from duotone.stages.talker.pass_kernel import (
-    ADDED_PIECES,
+    ADDED_PARTS,
     CLUSTERS,
-    PIECES,
-    TEAM,
+    PARTS,
+    RANKS,
     by_heads,
     compiled,
     fits,
@@ -86,7 +86,7 @@ def test_the_number_of_rows_changes_no_bit_of_a_row(weights):
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(150, 2, weights.heads.shape[2], generator=generator).to(DEVICE, torch.bfloat16)
     together = predictor.logits(inputs.clone(), weights.new_cache(150), 1)
-    for row in (0, 17, 100, 149):  # alone, it is no team's
+    for row in (0, 17, 100, 149):
         alone = predictor.logits(inputs[row : row + 1].clone(), weights.new_cache(1), 1)
         assert torch.equal(alone[0], together[row])
 
@@ -106,39 +106,39 @@ def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
         assert torch.equal(frames.slot_inputs[EACH], expected_inputs[EACH])
 
 
-@pytest.mark.parametrize("team", [1, TEAM])
-def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu(team):
+def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu():
     sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5}
-    assert b"predictor_pass" in compiled(sizes, team)
+    assert b"predictor_pass" in compiled(sizes)
     with pytest.raises(RuntimeError, match=r"layout\.cuh.*heads"):
-        compiled(sizes | {"KV_HEADS": 5}, team)
+        compiled(sizes | {"KV_HEADS": 5})
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "pieces"), [(2048, 512, PIECES), (1024, 3072, ADDED_PIECES)])
-def test_packed_weights_stand_where_the_tensor_cores_read_them(outputs, inputs, pieces):
+@pytest.mark.parametrize(("outputs", "inputs", "parts"), [(2048, 512, PARTS), (1024, 3072, ADDED_PARTS)])
+def test_packed_weights_stand_where_the_tensor_cores_read_them(outputs, inputs, parts):
     weight = torch.randn(outputs, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = torch.randn(inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    blocks = packed(weight, pieces).view(CLUSTERS, pieces, -1)
+    blocks = packed(weight, parts).view(CLUSTERS, parts, -1)
     columns = outputs // CLUSTERS
     for cluster in (0, CLUSTERS - 1):
         sums = torch.zeros(columns, dtype=torch.float64)
-        for piece in range(pieces):
-            for step in range(inputs // pieces // 16):
-                right = instruction_right(blocks[cluster, piece], columns, step)
-                sums += right @ x[instruction_left(piece * inputs // pieces, step)]
+        for part in range(parts):
+            for step in range(inputs // parts // 16):
+                right = instruction_right(blocks[cluster, part], columns, step)
+                sums += right @ x[instruction_left(part * inputs // parts, step)]
         torch.testing.assert_close(sums, weight[cluster * columns : (cluster + 1) * columns] @ x)
 
 
-def test_a_piece_of_a_team_is_the_pieces_of_its_clusters_one_behind_the_other():
+def test_the_part_of_a_team_is_the_parts_of_its_clusters_one_behind_the_other():
     weight = torch.randn(1024, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = torch.randn(3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    pieces = packed(weight, ADDED_PIECES).view(CLUSTERS // TEAM, TEAM, ADDED_PIECES, -1)
-    columns, inputs = TEAM * 1024 // CLUSTERS, 3072 // ADDED_PIECES
+    team = ADDED_PARTS // RANKS
+    parts = packed(weight, ADDED_PARTS).view(CLUSTERS // team, team, ADDED_PARTS, -1)
+    columns, inputs = team * 1024 // CLUSTERS, 3072 // ADDED_PARTS
     sums = torch.zeros(columns, dtype=torch.float64)
-    for piece in range(ADDED_PIECES):
+    for part in range(ADDED_PARTS):
         for step in range(inputs // 16):
-            right = instruction_right(pieces[5, :, piece].flatten(), columns, step)
-            sums += right @ x[instruction_left(piece * inputs, step)]
+            right = instruction_right(parts[5, :, part].flatten(), columns, step)
+            sums += right @ x[instruction_left(part * inputs, step)]
     torch.testing.assert_close(sums, weight[5 * columns : 6 * columns] @ x)
 
 
@@ -149,12 +149,12 @@ def test_a_key_value_head_stands_behind_its_queries():
     assert third[2].tolist() == list(range(19 * 128, 20 * 128))
 
 
-def instruction_right(piece, columns, step):
+def instruction_right(part, columns, step):
     """[columns, 16] of an instruction: rows of 128 bytes, bits 4 to 6 of an address exchanged by its bits 7 to 9."""
     column, k = torch.meshgrid(torch.arange(columns), torch.arange(16), indexing="ij")
-    eight = 2 * piece.numel() // (columns // 8)  # bytes from eight columns to the next
+    eight = 2 * part.numel() // (columns // 8)  # bytes from eight columns to the next
     byte = column // 8 * eight + step // 4 * 1024 + column % 8 * 128 + step % 4 * 32 + 2 * k
-    return piece[(byte ^ (byte >> 7 & 7) << 4) // 2]
+    return part[(byte ^ (byte >> 7 & 7) << 4) // 2]
 
 
 def instruction_left(first, step):

@@ -36,15 +36,6 @@ __device__ u32 count_of(const u32* counter) {
     return count;
 }
 
-// Several chains of products.
-template <int CHAINS, int COUNT>
-__device__ void pin(float (&sums)[CHAINS][COUNT]) {
-#pragma unroll
-    for (int chain = 0; chain < CHAINS; ++chain)
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[chain][i])::"memory");
-}
-
 // What is computed from it later is not kept in registers from long before.
 __device__ void forget(u64& value) { asm volatile("" : "+l"(value)); }
 

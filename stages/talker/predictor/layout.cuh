@@ -1,12 +1,11 @@
 // How a pass is shared out among blocks and warps, and what stands where in a block's shared memory.
-// Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, LAYERS; and TEAM, how many
-// clusters share the columns of a product that is added: 1, or 4 for many rows.
+// Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, LAYERS.
 #pragma once
 #include "sm90.cuh"
 
 constexpr int RANKS = 2, CLUSTERS = 64, BLOCKS = RANKS * CLUSTERS, THREADS = 256, WARPS = THREADS / 32;
 constexpr int GROUPS = 2, TILE_ROWS = 64, PANEL = 64;
-constexpr int MEMBERS = RANKS * TEAM, SLICES = 16;  // blocks of a team; what sums of added products are made of
+constexpr int TEAM = 4, MEMBERS = RANKS * TEAM;  // clusters, and their blocks, that share columns of an added product
 // Neighbouring blocks make neighbouring columns of every result. Who needs a part of one waits for those alone.
 constexpr int MEETINGS = 5 * LAYERS, MOST_PARTS = 8, COUNTER_WORDS = 32;  // from one counter to the next: a cache line
 constexpr int HEAD = 128, POSITIONS = 16, GROUP = HEADS / KV_HEADS;
@@ -19,30 +18,20 @@ constexpr u32 ALL = 0xffffffff;
 enum Ending { NORMALISED, GATED, ADDED, LOGITS };
 
 // A product of a pass: what a block, and in it a warp group, has of it.
-//
-// Each slice of an added product's inputs has a sum of its own, and these are added in pairs, pairs of pairs and so on:
-// a team's result is that of a single cluster to the last bit.
 template <int OUT, int IN, Ending END>
 struct Product {
     static constexpr Ending ending = END;
-    static constexpr int CLUSTERS_EACH = END == ADDED ? TEAM : 1;  // that multiply the same columns
-    static constexpr bool TEAMED = CLUSTERS_EACH > 1;
-    static constexpr int PARTS = CLUSTERS_EACH * RANKS;  // of the inputs: a block multiplies one
-    static constexpr int OUTPUTS = OUT, INPUTS = IN, COLUMNS = CLUSTERS_EACH * OUTPUTS / CLUSTERS;
-    static constexpr int WIDTH = COLUMNS / RANKS;  // what a block ends, or a warp group of a team's block hands on
-    static constexpr int PITCH = WIDTH + 8;        // rows of sums that are written at once go to different banks
+    static constexpr int OUTPUTS = OUT, INPUTS = IN;
+    static constexpr int PARTS = END == ADDED ? MEMBERS : RANKS;  // of the inputs, for blocks that share columns
+    static constexpr int COLUMNS = PARTS * OUTPUTS / BLOCKS, WIDTH = COLUMNS / 2;  // multiplied; ended or handed on
+    static constexpr int PITCH = WIDTH + 8;  // rows of sums that are written at once go to different banks
     static constexpr int PANELS = INPUTS / (PARTS * GROUPS * PANEL);
-    static constexpr int CHAINS = END == ADDED ? SLICES / (PARTS * GROUPS) : 1;  // slices of a warp group
     static constexpr int ROUND_PANELS = PANELS % 2 ? PANELS : 2, ROUNDS = PANELS / ROUND_PANELS;
     static constexpr int AHEAD = ROUNDS < 4 ? ROUNDS : 4;
-    // Weights stand in pieces of inputs: two slices, or all of a warp group's. In them, eight columns after eight.
-    static constexpr int PIECES = END == ADDED ? SLICES / 2 : RANKS * GROUPS, PIECE_PANELS = INPUTS / (PIECES * PANEL);
-    static constexpr int EIGHT_BYTES = PIECE_PANELS * PANEL_BYTES, PIECE_BYTES = COLUMNS / 8 * EIGHT_BYTES;
-    static constexpr int BYTES = OUTPUTS / BLOCKS * INPUTS * 2;
-    // A block of a team copies its piece from the weights of each cluster.
-    static constexpr int COPY_BYTES = TEAMED ? PIECE_BYTES / CLUSTERS_EACH : 16384;
-    static_assert(PIECES * PIECE_PANELS * PANEL == INPUTS && PANELS % CHAINS == 0, "sizes");
-    static_assert(!TEAMED || (PIECES == MEMBERS && CHAINS == 1), "teams");
+    // Of its part a block has eight columns after eight, and a team's block copies it from the weights of each cluster.
+    static constexpr int EIGHT_BYTES = GROUPS * PANELS * PANEL_BYTES, BYTES = COLUMNS / 8 * EIGHT_BYTES;
+    static constexpr int COPY_BYTES = END == ADDED ? BYTES / TEAM : 16384;
+    static_assert(PARTS * GROUPS * PANELS * PANEL == INPUTS, "sizes");
 };
 using Qkv = Product<QKV, HIDDEN, NORMALISED>;
 using Output = Product<HIDDEN, ATTENDED, ADDED>;
@@ -61,6 +50,6 @@ constexpr int SQUARES_AT = RECEIVED_AT + HALF_BYTES;  // of both warp groups and
 constexpr int ARRIVED_AT = SQUARES_AT + 3 * TILE_ROWS * 4, SCRATCH_FLOATS = 2 * HALF_PITCH + HEAD / 2;
 static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MOST_PARTS, "heads");
 static_assert(ARRIVED_AT + 4 * 8 <= 232448 && WARPS * SCRATCH_FLOATS * 4 <= 2 * HALF_BYTES, "shared memory");
-// How much of gate and up is asked for before the product in front of them; teams ask for the rest where they meet.
-constexpr int GATE_UP_SOON = TEAM == 1 ? GateUp::BYTES : GateUp::BYTES / 4 * 3;
+// How much of gate and up is asked for before the product in front of them; its teams ask for the rest where they meet.
+constexpr int GATE_UP_SOON = GateUp::BYTES / 4 * 3;
 constexpr int LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;

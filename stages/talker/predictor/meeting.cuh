@@ -21,10 +21,9 @@ struct Place {
         if (threadIdx.x != 0) return;
         if (first == 0 && stop > 0) expect(bytes);
         long step = P::COPY_BYTES;
-        if constexpr (P::TEAMED) {  // the member's piece from each cluster of the team
-            constexpr int EACH = P::PIECES / RANKS;
+        if constexpr (P::ending == ADDED) {  // the member's part from each cluster of the team
             const int member = blockIdx.x % MEMBERS;
-            weights += long(member / EACH - member) * LAYER_BYTES + member % EACH * P::COPY_BYTES;
+            weights += long(member / TEAM - member) * LAYER_BYTES + member % TEAM * P::COPY_BYTES;
             step = RANKS * LAYER_BYTES;
         } else {
             weights += first;

@@ -8,16 +8,15 @@
 // inputs; each takes 64 rows at a time straight into the registers that the tensor cores read. A block adds up what its
 // two groups have, sends the half of it that its neighbour owns, and ends the half that is its own: always in one
 // order, so that a row's result depends on nothing but the row. Larger clusters would read less but need not all find
-// room at once; with many rows, teams of clusters do that for the products that are added (`team.cuh`), with the same
-// packed weights and the same result to the last bit. Code is as short as can be: what does not fit into the
-// instruction cache is fetched anew in every layer.
+// room at once; teams of clusters do that for the products that are added (`team.cuh`). Code is as short as can be: what
+// does not fit into the instruction cache is fetched anew in every layer.
 
 #include "attention.cuh"
 #include "team.cuh"
 
 // Logits, float32 [rows, ENTRIES], of `count` inputs a row, x, bfloat16 [rows · count, HIDDEN], which are used up.
 // Weights are packed as `pass_kernel.packed` says; cache is [LAYERS, 2, rows, KV_HEADS, POSITIONS, HEAD], `counters`
-// are [MEETINGS, MOST_PARTS, COUNTER_WORDS] zeros, for this launch and the next. Teams need `handed`, float32
+// are [MEETINGS, MOST_PARTS, COUNTER_WORDS] zeros, for this launch and the next. Teams work with `handed`, float32
 // [BLOCKS, tiles · 64, 64] of any content, and `team_counters`, COUNTER_WORDS for each team, which are zeros at first.
 extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREADS, 1)
     predictor_pass(const unsigned char* layers, const unsigned char* head, const bf16* qk_norm, const bf16* cos,
@@ -71,7 +70,7 @@ extern "C" __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREA
         meet_for<GateUp, Output>(meeting, output, next_output, Output::BYTES, 0, last ? 0 : Output::BYTES);
         multiply_rows<GateUp>(x, HIDDEN, tokens, wide, received, inner, eps);
         const unsigned char* wide_next = last ? head + long(blockIdx.x) * Heads::BYTES : next;
-        const int wide_bytes = last ? Heads::BYTES : Qkv::BYTES, soon = TEAM == 1 ? wide_bytes : wide_bytes / 2;
+        const int wide_bytes = last ? Heads::BYTES : Qkv::BYTES, soon = wide_bytes / 2;
         meet_for<Down, Qkv>(meeting, wide, wide_next, wide_bytes, 0, soon);
         add_rows<Down>(inner, tokens, down, received, x, team, wide, wide_next, wide_bytes, soon);
         meet_for<Qkv, Down>(meeting, down, next_down, Down::BYTES, 0, last ? 0 : Down::BYTES);
