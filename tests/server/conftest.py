@@ -1,4 +1,4 @@
-"""The application over a fake pipeline: in process (`client`), and behind a real socket (`live`)."""
+"""The application over a fake pipeline: in process (`client`), and behind a real socket (`live`, `session`)."""
 
 import asyncio
 import socket
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 import uvicorn
+from websockets.asyncio.client import connect
 
 from duotone.profiling.metrics import Metrics
 from duotone.server.app import create_app
@@ -17,6 +18,7 @@ from duotone.server.http_protocol import HttpProtocol, WebSocketProtocol
 from duotone.stages.types import Sampling
 
 from .fake_pipeline import FakePipeline, plan_of
+from .live_client import Client
 
 MODEL = Model(
     voices=("Vivian", "ryan"),
@@ -92,6 +94,29 @@ async def port(app) -> AsyncIterator[int]:
 async def live(port) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture
+def opening(port):
+    @asynccontextmanager
+    async def opening(**options) -> AsyncIterator[Client]:
+        url = f"ws://127.0.0.1:{port}/v1/audio/speech/stream"
+        async with connect(url, proxy=None, compression=None, **options) as connection:
+            yield Client(connection)
+
+    return opening
+
+
+@pytest.fixture
+def session(opening):
+    @asynccontextmanager
+    async def session(**fields) -> AsyncIterator[Client]:
+        async with opening() as client:
+            await client.say("session", **{"model": "tts-1"} | fields)
+            assert (await client.next())["type"] == "ready"
+            yield client
+
+    return session
 
 
 @pytest.fixture

@@ -8,17 +8,15 @@ from duotone.profiling.options import ProfilerOptions
 from duotone.stages.errors import StageFailed
 from duotone.stages.messages import Ping, Pong, Profiled
 from duotone.stages.pipeline import Code2WavOptions
-from duotone.stages.types import PromptPlan, Sampling
 
 from .fake_stage import FakeStages, settle
-
-PLAN = PromptPlan(rows=bytes(68 * 10))
+from .listening import submit
 
 
 async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its_name(pipeline, caplog):
     stages = FakeStages()
     async with pipeline(stages, hang_timeout_s=10) as orchestrator:
-        stream = orchestrator.submit("r", PLAN, Sampling(seed=1))
+        stream = submit(orchestrator)
         orchestrator._look_after_silent(1)
         assert not stages.sent("talker", Ping)
         orchestrator._look_after_silent(8)
@@ -35,7 +33,7 @@ async def test_a_silent_worker_is_asked_then_killed_and_its_requests_fail_by_its
 async def test_whatever_a_worker_says_shows_that_it_does_not_hang(pipeline):
     stages = FakeStages()
     async with pipeline(stages, hang_timeout_s=10) as orchestrator:
-        orchestrator.submit("r", PLAN, Sampling(seed=1))
+        submit(orchestrator)
         for _ in range(4):
             orchestrator._look_after_silent(6)
             await stages.frame(1)

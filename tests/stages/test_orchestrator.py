@@ -1,4 +1,4 @@
-"""The orchestrator over scripted stages: order, slots, aborts, failures, deaths, back pressure."""
+"""The orchestrator over scripted stages: order, slots, refusals, aborts, back pressure."""
 
 import asyncio
 import time
@@ -6,36 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from duotone.stages import fleet
-from duotone.stages.errors import NotReady, QueueFull, RequestError, StageFailed
-from duotone.stages.messages import Abort, Decode, Failed, Fatal, Frames, Samples, Speak
+from duotone.stages.errors import QueueFull, RequestError
+from duotone.stages.messages import Abort, Decode, Samples, Speak
 from duotone.stages.pipeline import TalkerOptions
 from duotone.stages.types import NO_CODE, SAMPLES_PER_FRAME, PromptPlan, Sampling
 
 from .fake_stage import FakeStages, settle
-
-PLAN = PromptPlan(rows=bytes(68 * 10))
-FRAME_BYTES = 2 * SAMPLES_PER_FRAME
-
-
-def submit(orchestrator, **sampling):
-    return orchestrator.submit("r", PLAN, Sampling(seed=1, **sampling))
-
-
-async def until_ready(orchestrator) -> None:
-    async with asyncio.timeout(5):
-        while not orchestrator.ready:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def listen(stream) -> bytes:
-    return b"".join([samples async for samples in stream])
-
-
-def finished(orchestrator) -> dict[str, float]:
-    value = orchestrator._metrics.registry.get_sample_value
-    reasons = ("stop", "length", "abort", "error")
-    return {r: n for r in reasons if (n := value("duotone_requests_finished_total", {"model": "test", "reason": r}))}
+from .listening import FRAME_BYTES, PLAN, finished, listen, submit
 
 
 async def test_a_request_runs_through_both_stages_and_keeps_its_order(pipeline):
@@ -225,58 +202,6 @@ async def test_a_listener_who_leaves_while_waiting_is_never_sent_to_a_stage(pipe
         assert not stages.sent("talker", Abort)
 
 
-async def test_a_failure_in_one_stage_reaches_the_listener_and_stops_the_other(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        failing, other = submit(orchestrator), submit(orchestrator)
-        await stages.frame(1, 2)
-        await stages.say("code2wav", Failed([1], "codes out of range"))
-        with pytest.raises(StageFailed, match="code2wav-0: codes out of range"):
-            await listen(failing)
-        assert stages.sent("talker", Abort) == [Abort([1])]
-        await stages.decode_all()
-        await stages.frame(ended={2: "stop"})
-        await stages.decode_all()
-        assert len(await listen(other)) == FRAME_BYTES
-
-
-async def test_a_dead_worker_fails_what_it_held_and_the_pipeline_is_not_ready(pipeline):
-    stages = FakeStages(talker_slots=1)
-    async with pipeline(stages) as orchestrator:
-        held, waiting = submit(orchestrator), submit(orchestrator)
-        assert orchestrator.ready
-        stages.processes["talker"].end(-11)
-        with pytest.raises(StageFailed, match="talker-0 has failed"):
-            await listen(held)
-        with pytest.raises(StageFailed):
-            await listen(waiting)
-        assert not orchestrator.ready
-        with pytest.raises(NotReady):
-            submit(orchestrator)
-        assert finished(orchestrator) == {"error": 2}
-
-
-async def test_a_worker_that_says_why_it_dies_is_quoted_in_the_log_and_not_to_clients(pipeline, caplog):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        held = submit(orchestrator)
-        stages.channels["code2wav"].events.put_nowait(Fatal("out of memory"))
-        stages.processes["code2wav"].end(1)
-        with pytest.raises(StageFailed) as failed:
-            await listen(held)
-    assert str(failed.value) == "code2wav-0 has failed and is replaced"
-    assert "code2wav-0: out of memory (exit status 1)" in caplog.messages
-
-
-async def test_the_death_of_code2wav_frees_the_talker(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator)
-        stages.processes["code2wav"].end(1)
-        await asyncio.sleep(0.3)
-        assert stages.sent("talker", Abort) == [Abort([1])]
-
-
 async def test_a_slow_listener_holds_a_bounded_buffer_and_slows_nobody(pipeline):
     stages = FakeStages()
     async with pipeline(stages, max_buffered_s=0.8) as orchestrator:
@@ -296,178 +221,3 @@ async def test_a_slow_listener_holds_a_bounded_buffer_and_slows_nobody(pipeline)
             await settle()
             await stages.decode_all()
         assert len(await slow_taken) == 200 * FRAME_BYTES
-
-
-async def test_a_stage_that_makes_nothing_fails_the_request_in_time(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages, stall_timeout_s=0.05) as orchestrator:
-        stream = submit(orchestrator)
-        with pytest.raises(StageFailed, match="no sample came"):
-            await listen(stream)
-        assert stages.sent("talker", Abort) == [Abort([1])]
-
-
-async def test_waiting_for_a_slot_is_no_stall(pipeline):
-    stages = FakeStages(talker_slots=1)
-    async with pipeline(stages, stall_timeout_s=0.05) as orchestrator:
-        submit(orchestrator)
-        waiting = asyncio.create_task(listen(submit(orchestrator)))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        waiting.cancel()
-
-
-async def test_stop_lets_requests_end_within_the_drain_time(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        stream = submit(orchestrator)
-        await stages.frame(1)
-        stop = asyncio.create_task(orchestrator.stop(drain_s=5))
-        await settle()
-        with pytest.raises(NotReady):
-            submit(orchestrator)
-        await stages.frame(ended={1: "stop"})
-        await stages.decode_all()
-        assert len(await listen(stream)) == FRAME_BYTES
-        await asyncio.wait_for(stop, 1)
-
-
-async def test_a_text_that_was_begun_may_go_on_within_the_drain_time(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator)
-        stop = asyncio.create_task(orchestrator.stop(drain_s=5))
-        await settle()
-        stream = orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
-        await stages.frame(1, 2, ended={1: "stop", 2: "stop"})
-        await stages.decode_all()
-        assert len(await listen(stream)) == FRAME_BYTES
-        await asyncio.wait_for(stop, 1)
-        with pytest.raises(NotReady):
-            orchestrator.submit("r", PLAN, Sampling(seed=1), follows=True)
-
-
-async def test_stop_fails_what_does_not_end_in_time(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        stream = submit(orchestrator)
-        await orchestrator.stop(drain_s=0.01)
-        with pytest.raises(NotReady, match="stopping"):
-            await listen(stream)
-        assert {process.returncode for process in stages.processes.values()} == {0}
-
-
-async def test_a_bug_in_the_dispatcher_fails_requests_instead_of_hanging_them(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        stream = submit(orchestrator)
-        await stages.say("code2wav", Samples([1], [1, 2], b"", [], 1, 0.0))
-        with pytest.raises(StageFailed, match="the orchestrator broke"):
-            await listen(stream)
-        assert not orchestrator.ready
-
-
-async def test_a_dead_worker_is_replaced_and_the_next_request_works(pipeline, monkeypatch):
-    monkeypatch.setattr(fleet, "FIRST_BACKOFF_S", 0.01)
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        held = submit(orchestrator)
-        await stages.frame(1)
-        stages.processes["code2wav"].end(-9)
-        with pytest.raises(StageFailed):
-            await listen(held)
-        await until_ready(orchestrator)
-        assert [crew.name for crew in stages.launched] == ["talker-0", "code2wav-0", "code2wav-0"]
-        stream = submit(orchestrator)
-        await stages.frame(2, ended={2: "stop"})
-        await stages.decode_all()
-        assert len(await listen(stream)) == FRAME_BYTES
-        value = orchestrator._metrics.registry.get_sample_value
-        assert value("duotone_worker_restarts_total", {"model": "test", "stage": "code2wav", "replica": "0"}) == 1
-
-
-async def test_a_worker_that_does_not_come_back_is_tried_again(pipeline, monkeypatch):
-    monkeypatch.setattr(fleet, "FIRST_BACKOFF_S", 0.01)
-    stages, launch, fails = FakeStages(), FakeStages.launch, iter([False, False, True, True])
-
-    async def unreliable(crew):
-        if next(fails, False):
-            raise StageFailed("no memory")
-        return await launch(stages, crew)
-
-    stages.launch = unreliable
-    async with pipeline(stages) as orchestrator:
-        stages.processes["talker"].end(1)
-        await asyncio.sleep(0.3)
-        await until_ready(orchestrator)
-        assert next(fails, None) is None
-        assert submit(orchestrator).finish_reason is None
-
-
-async def test_a_burst_drained_within_a_window_shows_as_its_high_water(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator)
-        for _ in range(7):
-            stages.channels["talker"].events.put_nowait(Frames([1], bytes(32), [], 1, 0.0))
-        await settle()
-        monitor = orchestrator._monitor
-        assert (monitor.dispatch.size, monitor.recent_high_water(), monitor.recent_high_water("talker-0")) == (0, 7, 7)
-        value = orchestrator._metrics.registry.get_sample_value
-        assert value("duotone_dispatch_queue_high_water", {"model": "test"}) == 7
-        labels = {"model": "test", "stage": "talker", "replica": "0"}
-        assert value("duotone_output_queue_high_water", labels) == 7
-        assert value("duotone_dispatch_queue_depth", {"model": "test"}) == 0
-        assert value("duotone_orchestrator_turns_total", {"model": "test", "state": "active"}) > 0
-
-
-def sample(orchestrator, name: str, **labels) -> float:
-    found = orchestrator._metrics.registry.get_sample_value(name, {"model": "test", **labels})
-    assert found is not None, name
-    return found
-
-
-async def test_steps_tokens_and_waits_are_counted(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator), submit(orchestrator)
-        await stages.frame(1, 2)
-        await stages.frame(1, 2, ended={1: "length", 2: "stop"})
-        await stages.decode_all()
-        assert sample(orchestrator, "duotone_frames_total", stage="talker", replica="0") == 4
-        assert sample(orchestrator, "duotone_frames_total", stage="code2wav", replica="0") == 4
-        assert sample(orchestrator, "duotone_generated_tokens_total") == 64
-        assert sample(orchestrator, "duotone_prompt_tokens_total") == 20
-        assert sample(orchestrator, "duotone_step_seconds_sum", stage="talker", replica="0") == pytest.approx(0.02)
-        assert sample(orchestrator, "duotone_batch_size_sum", stage="talker", replica="0") == 4
-        assert sample(orchestrator, "duotone_queue_wait_seconds_count") == 2
-        assert sample(orchestrator, "duotone_time_to_first_audio_seconds_count") == 2
-        assert sample(orchestrator, "duotone_inter_chunk_seconds_count") == 2
-        assert sample(orchestrator, "duotone_audio_seconds_total") == pytest.approx(0.32)
-        assert sample(orchestrator, "duotone_requests_finished_total", reason="length") == 1
-
-
-async def test_silence_at_a_listener_who_started_at_once_is_counted(pipeline):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator)
-        await stages.frame(1)
-        await stages.decode_all()
-        await asyncio.sleep(0.2)
-        await stages.frame(1)
-        await stages.decode_all()
-        # One frame of 80 ms was played in 200 ms and more.
-        assert 0.1 < sample(orchestrator, "duotone_underrun_seconds_total") < 0.5
-        silent_s = sample(orchestrator, "duotone_underrun_seconds_total")
-        await stages.frame(1)
-        await stages.decode_all()
-        assert sample(orchestrator, "duotone_underrun_seconds_total") == silent_s
-
-
-@pytest.mark.parametrize("reason", ["disconnect", "slow_client", "cancel"])
-async def test_a_stream_given_up_is_counted_by_its_reason(pipeline, reason):
-    stages = FakeStages()
-    async with pipeline(stages) as orchestrator:
-        submit(orchestrator).cancel(reason)
-        assert sample(orchestrator, "duotone_streams_aborted_total", reason=reason) == 1
-        assert sample(orchestrator, "duotone_requests_finished_total", reason="abort") == 1
