@@ -88,6 +88,11 @@ class TextOptions(Options):
     frames_base: int = Field(50, ge=1, description="frames that a piece may take, however short it is")
     frames_per_char: int = Field(8, ge=1, description="frames more for each character, against a voice that babbles on")
     pause_s: float = Field(0.15, ge=0, le=10, description="silence between two pieces where a sentence ends")
+    leading_silence: Literal["auto", "keep", "skip"] = Field(
+        "auto",
+        description="before an answer's first sound; skip leaves 40 ms, where the request sets no number of frames; "
+        "auto: skip for the bundled voice alone",
+    )
     silence_s: float = Field(0.2, gt=0, le=10, description="the answer to an input that holds nothing to speak")
 
 
@@ -118,6 +123,12 @@ class Settings(Options):
     def max_body_bytes(self, recordings: bool) -> int:
         """The most that a request's body may hold; with a recording, in base64, which makes four bytes of three."""
         return self.http.max_body_bytes + (4 * math.ceil(self.cloning.max_audio_bytes / 3) if recordings else 0)
+
+    @property
+    def skips_leading_silence(self) -> bool:
+        """Whether an answer begins with its first sound."""
+        choice = self.text.leading_silence
+        return choice == "skip" or (choice == "auto" and self.serves_bundled_voice)
 
     def text_front(self, language: str) -> TextOptions:
         """The text front end for a request in a language of the model or `auto`; its `normalise` is on or off."""

@@ -232,7 +232,7 @@ class Session:
         self._narrations[-1].close()
 
     def _open(self) -> Narration:
-        return self._shared.narrator.open(current_request_id())
+        return self._shared.narrator.open(current_request_id(), self._delivery.choices)
 
     async def _cancel(self) -> None:
         """Stop what is spoken in both stages, then go on as after an empty flush."""

@@ -24,6 +24,7 @@ from ..stages.types import SAMPLE_BYTES, SAMPLE_RATE, SAMPLES_PER_FRAME, PromptP
 from .catalog import Catalog
 from .cloning import Cloning
 from .config import Settings, TextOptions
+from .leading_silence import LeadingSilence
 from .protocol import MAX_SEED, SpeechChoices, SpeechRequest, Usage
 from .text import ends_sentence, speakable_pieces
 
@@ -77,17 +78,17 @@ class Narrator:
         self._check_spoken_length(texts)
         pieces = [delivery.piece(text) for text in texts]
         silence = b"" if pieces else _silence(self._settings.text.silence_s)
-        narration = self._narration(request_id, request.max_new_frames, silence)
+        narration = self._narration(request_id, request, request.max_new_frames, silence)
         narration.extend(pieces)
         narration.close()
         narration.submit()
         return narration
 
-    def open(self, request_id: str) -> "Narration":
+    def open(self, request_id: str, choices: SpeechChoices) -> "Narration":
         """One whose pieces are still to come. Raises NotReady."""
         if not self._pipeline.ready:
             raise NotReady("a stage is starting, draining or dead")
-        return self._narration(request_id, max_frames=None, silence=b"")
+        return self._narration(request_id, choices, max_frames=None, silence=b"")
 
     async def delivery(self, choices: SpeechChoices) -> "Delivery":
         """Raises RequestError (ModelNotFound) for what the served model does not have, and as `Cloning.reference`."""
@@ -105,8 +106,13 @@ class Narrator:
         front, most_positions = self._settings.text_front(language), self._settings.pipeline.talker.max_positions
         return Delivery(front, plan, instructions, choices, self._catalog.model.sampling, most_positions)
 
-    def _narration(self, request_id: str, max_frames: int | None, silence: bytes) -> "Narration":
-        return Narration(self._pipeline, request_id, max_frames, silence, _silence(self._settings.text.pause_s))
+    def _narration(
+        self, request_id: str, choices: SpeechChoices, max_frames: int | None, silence: bytes
+    ) -> "Narration":
+        frames_are_given = choices.min_new_frames is not None or choices.max_new_frames is not None
+        skips = self._settings.skips_leading_silence and not frames_are_given
+        pause = _silence(self._settings.text.pause_s)
+        return Narration(self._pipeline, request_id, max_frames, silence, pause, LeadingSilence() if skips else None)
 
     def _check_length(self, field: str, text: str) -> None:
         most = self._settings.max_input_chars
@@ -200,11 +206,17 @@ class Narration:
     """
 
     def __init__(
-        self, pipeline: Orchestrator, request_id: str, max_frames: int | None, silence: bytes, pause: bytes
+        self,
+        pipeline: Orchestrator,
+        request_id: str,
+        max_frames: int | None,
+        silence: bytes,
+        pause: bytes,
+        leading_silence: LeadingSilence | None,
     ) -> None:
         """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next.
 
-        Neither counts as frames: not in the usage, not towards `max_frames`.
+        Neither counts as frames: not in the usage, not towards `max_frames`. What `leading_silence` leaves out does.
         """
         self._pipeline = pipeline
         self._request_id = request_id
@@ -212,6 +224,7 @@ class Narration:
         self._silence = silence
         self._pause = pause
         self._pause_is_due = False
+        self._leading_silence = leading_silence
         self._left_bytes = None if max_frames is None else max_frames * _FRAME_BYTES
         self._spoken_bytes = 0
         self._prompt_positions = 0
@@ -289,7 +302,10 @@ class Narration:
             if len(self._submitted) == 1:
                 with contextlib.suppress(NotReady):  # Nothing is lost yet: the next samples bring the next try.
                     self.submit()
-            return self._within_limit(samples)
+            if samples := self._heard(self._within_limit(samples)):
+                return samples
+        if self._leading_silence is not None and (samples := self._leading_silence.finish()):
+            return samples
         raise StopAsyncIteration
 
     def cancel(self, reason: AbortReason = "disconnect") -> None:
@@ -298,6 +314,7 @@ class Narration:
             submitted.stream.cancel(reason)
         self._submitted.clear()
         self._upcoming.clear()
+        self._leading_silence = None
         self.close()
 
     def __enter__(self) -> Self:
@@ -314,6 +331,9 @@ class Narration:
         if not self._submitted:
             self.submit()
         return bool(self._submitted)
+
+    def _heard(self, samples: bytes) -> bytes:
+        return samples if self._leading_silence is None else self._leading_silence.push(samples)
 
     def _within_limit(self, samples: bytes) -> bytes:
         if self._left_bytes is not None:
