@@ -35,7 +35,7 @@ _REPLICA = ("stage", "replica")
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
-ABORT_REASONS = ("disconnect", "slow_client", "cancel", "stall")
+ABORT_REASONS = ("disconnect", "slow_client", "cancel", "stall", "limit", "failure")
 
 
 @dataclass(frozen=True)

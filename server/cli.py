@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..stages.errors import DuotoneError
+from ..stages.errors import ConfigurationError, DuotoneError
 from .bench_cli import bench_app
 from .config import Settings, load_settings, parse_assignment, parse_profiler_config
 from .terminal import told
@@ -101,11 +101,19 @@ def say(
 
         configure_logging(settings.log_level)
         if text == "-":
-            text = sys.stdin.buffer.read().decode(errors="replace")
+            text = _standard_input()
         asked = {"input": text, "voice": voice, "language": language, "instructions": instructions}
         request = request_to_say(settings, asked | {"seed": seed, "ref_text": ref_text}, ref_audio)
         spoken_s = asyncio.run(run(settings, request, out))
     typer.echo(f"{out}: {spoken_s:.2f} s of speech")
+
+
+def _standard_input() -> str:
+    """Raises ConfigurationError for what is no UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"standard input: not UTF-8 at byte {error.start}") from None
 
 
 def _settings(profile: str | None, named: Mapping[str, object], assignments: list[str]) -> Settings:

@@ -32,6 +32,8 @@ _SWITCH: dict[str, Orchestration] = {
 PACKAGE = Path(__file__).parent.parent
 BUNDLED_VOICE = PACKAGE / "voices" / "lark"
 PROFILES = PACKAGE / "configs"
+_UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
+"""What PyYAML raises: for a day that no month has, and for a tree too deep, Python's own."""
 _NORMALISED_LANGUAGES = ("auto", "english")
 
 Tree = dict[str, object]
@@ -50,7 +52,7 @@ ApiKeyList = Annotated[tuple[SecretStr, ...], BeforeValidator(one_or_more), Afte
 class HttpOptions(Options):
     """The listening socket and the limits that a client meets."""
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0 listens on every network")
     port: int = Field(8000, ge=0, le=65_535, description="0 takes any free port")
     cors_origins: tuple[str, ...] = Field((), description="origins whose pages may call the server; `*` for all")
     api_keys: ApiKeyList = Field((), description="with any, all but reading needs one of them as Bearer")
@@ -160,7 +162,7 @@ def load_settings(
     layers.append(_layer("environment", _orchestration(environment.get(ORCHESTRATION_VARIABLE, ""))))
     tree: Tree = {}
     for layer in layers:
-        _merge(tree, layer.tree)
+        _merge(tree, layer.tree, layer.where)
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -182,7 +184,7 @@ def parse_profiler_config(text: str) -> dict[str, object]:
     """
     try:
         parsed = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"command line: --profiler-config: not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ConfigurationError("command line: --profiler-config: expected an object")
@@ -198,7 +200,7 @@ def _profile_layer(profile: str) -> Layer:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
+    except _UNREADABLE as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from None
     if tree is None:
         return Layer(str(path), {})
@@ -213,7 +215,7 @@ def _layer(where: str, flat: Mapping[str, object]) -> Layer:
         for part in reversed(key.split(".")):
             value = {part: value}
         assert isinstance(value, dict)
-        _merge(tree, value)
+        _merge(tree, value, where)
     return Layer(where, tree)
 
 
@@ -238,15 +240,18 @@ def _parsed(value: str) -> object:
         return value
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError:
+    except _UNREADABLE:
         return value
 
 
-def _merge(base: Tree, over: Mapping[str, object]) -> None:
+def _merge(base: Tree, over: Mapping[str, object], where: str, above: str = "") -> None:
+    """Raises ConfigurationError for a key that has a value in one place and keys below it in another."""
     for key, value in over.items():
         below = base.get(key)
         if isinstance(below, dict) and isinstance(value, dict):
-            _merge(below, value)
+            _merge(below, value, where, f"{above}{key}.")
+        elif None not in (below, value) and isinstance(below, dict) != isinstance(value, dict):
+            raise ConfigurationError(f"{where}: {above}{key}: a value in one place, keys below it in another")
         else:
             # Copied, since a later layer may be merged into it and error lines are traced in the layers themselves.
             base[key] = copy.deepcopy(value)

@@ -179,7 +179,8 @@ def _readable(problems: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     for problem in problems:
         _, *location = problem["loc"]
         if problem["type"] == _JSON_INVALID:
-            return f"the body is not JSON: {problem['ctx']['error']} at character {location[0]}", None
+            why = problem["ctx"]["error"].removesuffix(" at")
+            return f"the body is not JSON: {why} at character {location[0]}", None
         if not location:
             return "the body must be a JSON object, sent with `Content-Type: application/json`", None
         fields.append(str(location[0]))

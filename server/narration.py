@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from ..stages.errors import NotReady, RequestError
+from ..stages.errors import DuotoneError, NotReady, RequestError
 from ..stages.orchestrator import Orchestrator
 from ..stages.request import AbortReason, Stream
 from ..stages.talker.prompt import Reference
@@ -299,6 +299,9 @@ class Narration:
                 del self._submitted[:1]
                 self._pause_is_due = bool(self._pause) and ends_sentence(current.piece.text)
                 continue
+            except DuotoneError:
+                self.cancel("failure")
+                raise
             if len(self._submitted) == 1:
                 with contextlib.suppress(NotReady):  # Nothing is lost yet: the next samples bring the next try.
                     self.submit()
@@ -340,6 +343,6 @@ class Narration:
             samples = samples[: self._left_bytes]
             self._left_bytes -= len(samples)
             if not self._left_bytes:
-                self.cancel()
+                self.cancel("limit")
         self._spoken_bytes += len(samples)
         return samples

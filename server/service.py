@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import logging
 import signal
 import socket
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -102,6 +104,7 @@ def serve(settings: Settings) -> None:
     if settings.monitor_file is not None:
         with _writing(settings.monitor_file), settings.monitor_file.open("a"):
             pass  # Better now than when all has been measured.
+    check_address(settings.http.host, settings.http.port)
     service = assemble(settings)
     failures: list[DuotoneError] = []
 
@@ -142,6 +145,32 @@ def serve(settings: Settings) -> None:
         raise failures[0]
 
 
+def check_address(host: str, port: int) -> None:
+    """Raises ConfigurationError for an address that cannot be listened on."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigurationError(f"http.host: {host}: {error}") from None
+    refusals = [refusal for address in addresses if (refusal := _refusal(*address))]
+    # Of several addresses of a name, a family that the system does not have is left out.
+    if refusals and (len(refusals) == len(addresses) or refusals[0].errno != errno.EADDRNOTAVAIL):
+        field = "http.port" if refusals[0].errno in (errno.EADDRINUSE, errno.EACCES) else "http.host"
+        raise ConfigurationError(f"{field}: cannot listen on {host}:{port}: {refusals[0].strerror}")
+
+
+def _refusal(family: int, kind: int, protocol: int, _: str, address: tuple[Any, ...]) -> OSError | None:
+    """What the system has against listening on an address."""
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error
+    return None
+
+
 @contextmanager
 def _writing(monitor_file: Path) -> Iterator[None]:
     """Raises ConfigurationError for what the system says."""
@@ -167,12 +196,25 @@ def request_to_say(settings: Settings, fields: Mapping[str, object], ref_audio: 
         raise RequestError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
-    """Speak a request into a file whose format its name tells; returns seconds of audio. Raises DuotoneError."""
+def _check_file(out: Path) -> None:
+    """Raises ConfigurationError for one that cannot be written."""
     if out.suffix.removeprefix(".").upper() not in soundfile.available_formats():
         raise ConfigurationError(f"{out}: cannot write this format; .wav and .flac are always there")
     if not out.parent.is_dir():
         raise ConfigurationError(f"{out}: there is no folder {out.parent}")
+    is_new = not out.exists()
+    try:
+        with out.open("ab"):
+            pass  # Better now than when all has been said.
+    except OSError as error:
+        raise ConfigurationError(f"{out}: cannot be written: {error.strerror}") from None
+    if is_new:
+        out.unlink()
+
+
+async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
+    """Speak a request into a file whose format its name tells; returns seconds of audio. Raises DuotoneError."""
+    _check_file(out)
     service = assemble(settings)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -192,5 +234,8 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
             if service.cloner is not None:
                 await service.cloner.stop()
     audio = np.frombuffer(b"".join(chunks), "<i2")
-    soundfile.write(out, audio, SAMPLE_RATE)
+    try:
+        soundfile.write(out, audio, SAMPLE_RATE)
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise ConfigurationError(f"{out}: cannot be written: {error}") from None
     return len(audio) / SAMPLE_RATE

@@ -7,7 +7,7 @@ the connection is watched: when the client goes away, its work is cancelled in b
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from .request_id import REQUEST_ID_HEADER, current_request_id
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
+_PART_BYTES = 1 << 16
 
 _HEADERS = {
     "X-Audio-Sample-Rate": str(SAMPLE_RATE),
@@ -58,11 +59,17 @@ async def audio_chunks(narration: Narration, first: bytes, transcoder: Transcode
     yield await transcoder.finish()
 
 
-async def complete_file(beginning: Awaitable[Narration], transcoder: Transcoder) -> bytes:
+async def complete_file(beginning: Awaitable[Narration], transcoder: Transcoder) -> tuple[Narration, bytes]:
     """The whole encoded answer. Raises what the pipeline raises."""
     narration, first = await _begun(beginning)
     with narration:
-        return b"".join([chunk async for chunk in audio_chunks(narration, first, transcoder)])
+        return narration, b"".join([chunk async for chunk in audio_chunks(narration, first, transcoder)])
+
+
+async def parts(content: bytes) -> AsyncIterator[bytes]:
+    """What is there already, as it is sent: the next part when the connection has taken the last one."""
+    for at in range(0, len(content), _PART_BYTES):
+        yield content[at : at + _PART_BYTES]
 
 
 async def event_chunks(narration: Narration, first: bytes, transcoder: Transcoder) -> AsyncIterator[bytes]:
@@ -82,16 +89,21 @@ def _event(message: BaseModel) -> bytes:
     return f"data: {message.model_dump_json()}\n\n".encode()
 
 
-class StreamedSpeech(StreamingResponse):
-    """An answer that is sent while it is made. Owns the narration from here on.
+class SentSpeech(StreamingResponse):
+    """An answer that is sent while it is made, or was made before. Owns the narration from here on.
 
-    Holds one chunk at a time: the next is made when the connection has taken the last one.
+    Holds one chunk at a time: the next is made when the connection has taken the last one, for which it has some time.
     """
 
     def __init__(
-        self, narration: Narration, chunks: AsyncIterator[bytes], media_type: str, send_timeout_s: float
+        self,
+        narration: Narration,
+        chunks: AsyncIterator[bytes],
+        media_type: str,
+        send_timeout_s: float,
+        headers: Mapping[str, str] = _HEADERS,
     ) -> None:
-        super().__init__(chunks, media_type=media_type, headers=_HEADERS)
+        super().__init__(chunks, media_type=media_type, headers=headers)
         self._narration = narration
         self._send_timeout_s = send_timeout_s
 
@@ -131,14 +143,15 @@ def speech_router(narrator: Narrator, options: HttpOptions, encoding: Executor) 
         transcoder = Transcoder(FORMATS[body.response_format], body.speed, not body.stream, encoding)
         beginning = narrator.begin(current_request_id(), body)
         if not body.stream:
-            content = await until_gone(request.receive, complete_file(beginning, transcoder))
-            return Response(content, media_type=media_type, headers=_HEADERS)
+            narration, content = await until_gone(request.receive, complete_file(beginning, transcoder))
+            headers = _HEADERS | {"Content-Length": str(len(content))}
+            return SentSpeech(narration, parts(content), media_type, options.send_timeout_s, headers)
         narration, first = await until_gone(request.receive, _begun(beginning))
         if body.stream_format == "sse":
             chunks, media_type = event_chunks(narration, first, transcoder), EVENT_STREAM
         else:
             chunks = audio_chunks(narration, first, transcoder)
-        return StreamedSpeech(narration, chunks, media_type, options.send_timeout_s)
+        return SentSpeech(narration, chunks, media_type, options.send_timeout_s)
 
     return router
 

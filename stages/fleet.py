@@ -4,11 +4,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import zmq
 
+from .channel import Context
 from .errors import DuotoneError
 from .pipeline import STAGES, Crew, PipelineOptions, Stage, WorkerSpec
 from .workers import Replica, start_crew, stop_replicas
@@ -29,14 +29,15 @@ class Fleet:
         """`launch` starts a process; tests pass their own."""
         self._checkpoint = checkpoint
         self._options = options
-        self._context = zmq.Context()
-        self._launch = launch or partial(start_crew, self._context, timeout_s=options.start_timeout_s)
+        self._context: Context | None = None
+        self._launch = launch or self._start_crew
         self._replicas: list[Replica] = []
         self._ended: set[Replica] = set()
         """Those in whose place a process is to come."""
 
     async def start(self) -> None:
         """Spawn every process; returns when all are ready. Raises ConfigurationError or StageFailed, leaving none."""
+        self._context = zmq.Context()
         starts = [asyncio.create_task(self._begin(crew)) for crew in self._crews()]
         try:
             await asyncio.gather(*starts)
@@ -48,6 +49,10 @@ class Fleet:
             raise
         self._replicas.sort(key=lambda replica: (STAGES.index(replica.spec.stage), replica.spec.replica))
 
+    async def _start_crew(self, crew: Crew) -> list[Replica]:
+        assert self._context is not None
+        return await start_crew(self._context, crew, self._options.start_timeout_s)
+
     async def _begin(self, crew: Crew) -> None:
         self._replicas += await self._launch(crew)
 
@@ -55,7 +60,8 @@ class Fleet:
         """End every worker. Safe to call twice."""
         replicas, self._replicas = self._replicas, []
         await stop_replicas(replicas, STOP_GRACE_S)
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     async def replace(self, dead: Replica) -> list[Replica]:
         """Start a process in the place of one that ended, again and again with a growing pause until it is ready.

@@ -15,7 +15,7 @@ from .workers import Replica
 
 FRAME_BYTES = 2 * CODEBOOKS
 
-AbortReason = Literal["disconnect", "slow_client", "cancel", "stall"]
+AbortReason = Literal["disconnect", "slow_client", "cancel", "stall", "limit", "failure"]
 """Why a stream was given up: the listener left, took nothing for too long, asked for it; or a stage made nothing."""
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_the_command_line_loads_nothing_heavy():
         (["serve", "--set", "a=1", "--set", "b=1"], ["command line: a: unknown key", "command line: b: unknown key"]),
         (["serve", "--monitor", "no/such.json"], ["error: --monitor no/such.json: cannot be written: No such file"]),
         (["serve", "--monitor", "."], ["error: --monitor .: cannot be written: Is a directory"]),
+        (["serve", "--set", "http.host=no.such.invalid"], ["error: http.host: no.such.invalid: "]),
+        (["serve", "--host", "198.51.100.1"], ["error: http.host: cannot listen on 198.51.100.1:8000: Cannot assign"]),
+        (["serve", "--host", ""], ["error: command line: http.host: String should have at least 1 character"]),
+        (["serve", "--set", "http.cors_origins=[2024-99-99]"], ["command line: http.cors_origins: "]),
+        (["serve", "--set", "http.cors_origins=" + "[" * 3000], ["command line: http.cors_origins: "]),
+        (["serve", "--profiler-config", "[" * 30_000], ["command line: --profiler-config: not JSON: "]),
+        (["serve", "--port", "8199", "--set", "http=5"], ["command line: http: a value in one place, keys"]),
+        (["serve", "--port", "8199", "--set", "http.port.x=1"], ["command line: http.port: "]),
+        (["say", "hi", "-o", "/proc/hi.wav"], ["error: /proc/hi.wav: cannot be written"]),
         (["say", "hi", "-o", "hi.doc"], ["error: hi.doc: cannot write this format"]),
         (["say", "hi", "-o", "no/such/hi.wav"], ["error: no/such/hi.wav: there is no folder no/such"]),
         (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
@@ -98,6 +108,20 @@ def test_a_text_may_come_from_standard_input(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["say", "-", "-o", str(tmp_path / "hi.wav")], input="Grüße.\nUnd mehr.")
     assert result.exit_code == 0
     assert asked == ["Grüße.\nUnd mehr."]
+
+
+def test_a_text_from_standard_input_is_utf_8(tmp_path):
+    result = CliRunner().invoke(app, ["say", "-", "-o", str(tmp_path / "hi.wav")], input=b"Hello \xff\xfe there")
+    assert result.exit_code == 1
+    assert result.stderr == "error: standard input: not UTF-8 at byte 6\n"
+
+
+def test_a_port_that_is_taken_is_told_by_its_setting():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("serve", "--port", str(port))
+    assert result.exit_code == 1
+    assert result.stderr == f"error: http.port: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
 def test_a_flag_stands_over_an_assignment():

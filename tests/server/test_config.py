@@ -122,8 +122,27 @@ def test_a_value_where_a_tree_belongs_is_an_error(profile):
 
 
 @pytest.mark.parametrize(
+    ("text", "flags", "key"),
+    [
+        ("http: 5", {"http.port": 8199}, "http"),
+        ("http: {port: 8199}", {"http": 5}, "http"),
+        ("", {"http.port.x": 1, "http.port": 8199}, "http.port"),
+    ],
+)
+def test_a_key_has_a_value_or_keys_below_it(profile, text, flags, key):
+    expected = f"command line: {key}: a value in one place, keys below it in another"
+    assert refusal(profile(text), flags) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
-    [("- a\n", "expected keys and values, found list"), ("a: [", "not YAML"), ("a: 1\n\tb: 2", "not YAML")],
+    [
+        ("- a\n", "expected keys and values, found list"),
+        ("a: [", "not YAML"),
+        ("a: 1\n\tb: 2", "not YAML"),
+        ("a: 2024-99-99", "not YAML"),
+        ("[" * 3000, "not YAML"),
+    ],
 )
 def test_a_profile_that_is_no_tree_is_an_error(profile, text, problem):
     path = profile(text)

@@ -222,3 +222,13 @@ class TestSendTimeout:
         assert pipeline.made_chunks < len(LONG)
         assert {stream.cancel_reason for stream in pipeline.streams if stream.cancelled} == {"slow_client"}
         writer.close()
+
+    async def test_nor_is_it_waited_for_with_a_complete_file(self, port, ask):
+        reader, writer = await raw_request(port, ask(input=LONG, response_format="pcm", stream=False))
+        await asyncio.sleep(2)
+        received = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while part := await reader.read(1 << 20):
+                received += len(part)
+        assert received < LONG_BYTES
+        writer.close()

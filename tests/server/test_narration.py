@@ -66,7 +66,7 @@ async def test_a_failure_of_a_piece_is_raised_and_the_next_one_cancelled(narrate
     pipeline.fail_after, pipeline.failure = 2, StageFailed("the talker died")
     with pytest.raises(StageFailed), await narrate() as narration:
         [samples async for samples in narration]
-    assert [stream.cancelled for stream in pipeline.streams] == [True, True]
+    assert [stream.cancel_reason for stream in pipeline.streams] == ["failure", "failure"]
 
 
 async def test_usage_counts_the_prompts_and_the_frames_that_were_heard(narrate):
@@ -103,10 +103,11 @@ class TestPauses:
         assert [piece[-5:] for piece in submitted(pipeline)] == ["omma,", "re is", " them"]
         assert samples == spoken("".join(submitted(pipeline)))
 
-    async def test_the_limit_of_frames_takes_no_pause_into_account(self, narrate):
+    async def test_the_limit_of_frames_takes_no_pause_into_account(self, narrate, pipeline):
         most = len(PIECES[0]) + 4
         samples = b"".join([samples async for samples in await narrate(max_new_frames=most)])
         assert samples == spoken(PIECES[0]) + PAUSE + spoken(PIECES[1][:4])
+        assert [stream.cancel_reason for stream in pipeline.streams] == [None, "limit", "limit"]
 
     async def test_an_answer_that_ends_with_a_piece_ends_without_one(self, narrate):
         samples = b"".join([samples async for samples in await narrate(max_new_frames=len(PIECES[0]))])
