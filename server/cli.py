@@ -109,7 +109,9 @@ def say(
 
 
 def _standard_input() -> str:
-    """Raises ConfigurationError for what is no UTF-8."""
+    """Raises ConfigurationError for what is no UTF-8, or not there."""
+    if sys.stdin is None:
+        raise ConfigurationError("standard input: it is closed")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:

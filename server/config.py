@@ -201,7 +201,7 @@ def _profile_layer(profile: str) -> Layer:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from None
     except _UNREADABLE as error:
-        raise ConfigurationError(f"{path}: not YAML: {error}") from None
+        raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         return Layer(str(path), {})
     if not isinstance(tree, dict):

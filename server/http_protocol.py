@@ -14,9 +14,41 @@ from .live_protocol import ErrorEvent
 
 MAX_HEAD_BYTES = 1 << 16
 HEAD_TIMEOUT_S = 60.0
+_AFTERWARDS_S = 1.0
+"""So long after who writes has given a client up, its connection is cut."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class _TakenInTime(asyncio.Protocol):
+    """Cuts a connection that takes nothing: what waits for it would be held for ever, and a close waits for that."""
+
+    send_timeout_s = 60.0
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _cut: asyncio.TimerHandle | None = None
+    """When it has taken nothing for too long; None while it takes what there is."""
+
+    def pause_writing(self) -> None:
+        """Of the event loop."""
+        super().pause_writing()
+        self._cut = self.loop.call_later(self.send_timeout_s + _AFTERWARDS_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Of the event loop."""
+        self._forget()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Of the event loop."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _forget(self) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
+
+
+class HttpProtocol(_TakenInTime, HttpToolsProtocol):
     """Answers 431 to a request line and headers that do not end within MAX_HEAD_BYTES, and hangs up.
 
     The bytes that came at once with the first of them do not count: what is held stays bounded all the same. It hangs
@@ -93,7 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(_TakenInTime, WebSocketsSansIOProtocol):
     """Tells, before it closes with 1009, of a message that is too large to be taken at all."""
 
     def handle_parser_exception(self) -> None:
@@ -104,3 +136,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             # Sent at once with the close: a client that is still sending may read no further than the next packet.
             self.conn.writes.insert(0, Frame(Opcode.TEXT, told).serialize(mask=False))
         super().handle_parser_exception()
+
+
+def protocols(send_timeout_s: float) -> tuple[type[HttpProtocol], type[WebSocketProtocol]]:
+    """Uvicorn's `http` and `ws`, with the time in which a client has to take something."""
+    own = {"send_timeout_s": send_timeout_s}
+    return type("Http", (HttpProtocol,), own), type("WebSocket", (WebSocketProtocol,), own)

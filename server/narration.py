@@ -291,7 +291,8 @@ class Narration:
         while await self._goes_on():
             if self._pause_is_due:
                 self._pause_is_due = False
-                return self._pause
+                if samples := self._heard(self._pause):
+                    return samples
             current = self._submitted[0]
             try:
                 samples = await current.stream.__anext__()

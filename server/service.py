@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import soundfile
 import uvicorn
 from pydantic import ValidationError
@@ -36,7 +38,7 @@ from .app import create_app
 from .catalog import Catalog, Model, served_name
 from .cloning import Cloning
 from .config import Settings
-from .http_protocol import HttpProtocol, WebSocketProtocol
+from .http_protocol import protocols
 from .narration import Narrator, Planner
 from .protocol import SpeechRequest
 
@@ -115,6 +117,7 @@ def serve(settings: Settings) -> None:
     app = create_app(
         settings, service.catalog, service.planner, service.pipeline, service.metrics, start_failed, service.cloner
     )
+    http, ws = protocols(settings.http.send_timeout_s)
     server = Server(
         uvicorn.Config(
             app,
@@ -123,8 +126,8 @@ def serve(settings: Settings) -> None:
             lifespan="on",
             log_config=None,
             server_header=False,
-            http=HttpProtocol,
-            ws=WebSocketProtocol,
+            http=http,
+            ws=ws,
             # A session ends in better order than its protocol, so it is to see messages that are a little too large.
             ws_max_size=2 * settings.max_body_bytes(recordings=service.cloner is not None),
             ws_per_message_deflate=False,  # Samples hardly shrink, and compressed formats not at all.
@@ -196,25 +199,39 @@ def request_to_say(settings: Settings, fields: Mapping[str, object], ref_audio: 
         raise RequestError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def _check_file(out: Path) -> None:
-    """Raises ConfigurationError for one that cannot be written."""
-    if out.suffix.removeprefix(".").upper() not in soundfile.available_formats():
+def _target(out: Path) -> tuple[Path, str]:
+    """What a path leads to, which need not be there yet, and the format that its name tells.
+
+    Raises ConfigurationError for what cannot be written.
+    """
+    name = out.suffix.removeprefix(".").upper()
+    if name not in soundfile.available_formats() or not soundfile.default_subtype(name):
         raise ConfigurationError(f"{out}: cannot write this format; .wav and .flac are always there")
     if not out.parent.is_dir():
         raise ConfigurationError(f"{out}: there is no folder {out.parent}")
-    is_new = not out.exists()
-    try:
-        with out.open("ab"):
-            pass  # Better now than when all has been said.
+    target = out.resolve()
+    try:  # Better now than when all has been said.
+        with target.open("ab") if target.exists() else tempfile.TemporaryFile(dir=target.parent):
+            pass
     except OSError as error:
         raise ConfigurationError(f"{out}: cannot be written: {error.strerror}") from None
-    if is_new:
-        out.unlink()
+    return target, name
+
+
+def _write(out: Path, audio: npt.NDArray[np.int16], format_name: str) -> None:
+    """Raises ConfigurationError, and leaves nothing that is not whole."""
+    was_there = out.exists()
+    try:
+        soundfile.write(out, audio, SAMPLE_RATE, format=format_name)
+    except (OSError, soundfile.LibsndfileError) as error:
+        if not was_there:
+            out.unlink(missing_ok=True)
+        raise ConfigurationError(f"{out}: cannot be written: {error}") from None
 
 
 async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
     """Speak a request into a file whose format its name tells; returns seconds of audio. Raises DuotoneError."""
-    _check_file(out)
+    target, format_name = _target(out)
     service = assemble(settings)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -233,9 +250,6 @@ async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:
             await service.pipeline.stop(drain_s=0)
             if service.cloner is not None:
                 await service.cloner.stop()
-    audio = np.frombuffer(b"".join(chunks), "<i2")
-    try:
-        soundfile.write(out, audio, SAMPLE_RATE)
-    except (OSError, soundfile.LibsndfileError) as error:
-        raise ConfigurationError(f"{out}: cannot be written: {error}") from None
+    audio = np.frombuffer(b"".join(chunks), np.int16)
+    _write(target, audio, format_name)
     return len(audio) / SAMPLE_RATE

@@ -14,7 +14,7 @@ from duotone.profiling.metrics import Metrics
 from duotone.server.app import create_app
 from duotone.server.catalog import Catalog, Model
 from duotone.server.config import HttpOptions, Settings, TextOptions
-from duotone.server.http_protocol import HttpProtocol, WebSocketProtocol
+from duotone.server.http_protocol import protocols
 from duotone.stages.types import Sampling
 
 from .fake_pipeline import FakePipeline, plan_of
@@ -71,10 +71,11 @@ async def client(app) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @asynccontextmanager
-async def listening(app) -> AsyncIterator[int]:
+async def listening(app, send_timeout_s: float = 60.0) -> AsyncIterator[int]:
     """A real server for the application on a free loopback port."""
+    http, ws = protocols(send_timeout_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=HttpProtocol, ws=WebSocketProtocol, log_config=None, lifespan="off")
+        config = uvicorn.Config(app, http=http, ws=ws, log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -85,8 +86,8 @@ async def listening(app) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def port(app) -> AsyncIterator[int]:
-    async with listening(app) as port:
+async def port(app, settings) -> AsyncIterator[int]:
+    async with listening(app, settings.http.send_timeout_s) as port:
         yield port
 
 

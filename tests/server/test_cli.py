@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from duotone import __version__
 from duotone.server.cli import app
+from duotone.server.service import _write
+from duotone.stages.errors import ConfigurationError
 
 
 def run(*arguments: str):
@@ -71,6 +74,7 @@ def test_the_command_line_loads_nothing_heavy():
         (["serve", "--port", "8199", "--set", "http.port.x=1"], ["command line: http.port: "]),
         (["say", "hi", "-o", "/proc/hi.wav"], ["error: /proc/hi.wav: cannot be written"]),
         (["say", "hi", "-o", "hi.doc"], ["error: hi.doc: cannot write this format"]),
+        (["say", "hi", "-o", "hi.raw"], ["error: hi.raw: cannot write this format"]),
         (["say", "hi", "-o", "no/such/hi.wav"], ["error: no/such/hi.wav: there is no folder no/such"]),
         (["say", " ", "-o", "hi.wav"], ["error: input: there is no text to speak"]),
         (["say", "hi", "-o", "hi.wav", "--seed", "-1"], ["error: seed: Input should be greater than or equal to 0"]),
@@ -128,3 +132,28 @@ def test_a_flag_stands_over_an_assignment():
     assert run("serve", "/none", "--set", "http.port=70001", "--port", "8000").stderr == (
         "error: /none: there is no such directory\n"
     )
+
+
+def test_saying_into_a_link_writes_what_it_leads_to(tmp_path):
+    link, target = tmp_path / "link.wav", tmp_path / "target.wav"
+    link.symlink_to(target)
+    refused = run("say", "hi", "--voice", "nobody", "-o", str(link))
+    assert refused.exit_code == 1
+    assert link.is_symlink()
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_file_that_cannot_be_written_whole_is_not_left(tmp_path, monkeypatch, was_there):
+    out = tmp_path / "hi.wav"
+    if was_there:
+        out.write_bytes(b"mine")
+
+    def full(file, *_, **__):
+        file.write_bytes(b"part")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("soundfile.write", full)
+    with pytest.raises(ConfigurationError, match=r"hi\.wav: cannot be written: No space left"):
+        _write(out, np.zeros(10, np.int16), "WAV")
+    assert out.exists() == was_there

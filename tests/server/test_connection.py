@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -32,6 +33,12 @@ async def raw_request(port: int, *bodies: dict) -> tuple[asyncio.StreamReader, a
     )
     await writer.drain()
     return reader, writer
+
+
+def established(port: int) -> int:
+    """The connections that a server on that port has."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(local.endswith(f":{port:04X}") and state == "01" for _, local, _, state, *_ in rows)
 
 
 async def keep(answer: httpx.Response, received: list[bytes]) -> None:
@@ -221,6 +228,16 @@ class TestSendTimeout:
         await cancellation(pipeline)
         assert pipeline.made_chunks < len(LONG)
         assert {stream.cancel_reason for stream in pipeline.streams if stream.cancelled} == {"slow_client"}
+        writer.close()
+
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_its_connection_is_cut_with_all_that_waits_for_it(self, port, ask, stream):
+        _, writer = await raw_request(port, ask(input=LONG, response_format="pcm", stream=stream))
+        async with asyncio.timeout(DEADLINE_S):
+            counts = [established(port)]
+            while sorted(set(counts)) != [0, 1] or counts[-1]:
+                await asyncio.sleep(0.05)
+                counts.append(established(port))
         writer.close()
 
     async def test_nor_is_it_waited_for_with_a_complete_file(self, port, ask):
