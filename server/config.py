@@ -129,14 +129,16 @@ class Settings(Options):
     @property
     def skips_leading_silence(self) -> bool:
         """Whether an answer begins with its first sound."""
-        choice = self.text.leading_silence
-        return choice == "skip" or (choice == "auto" and self.serves_bundled_voice)
+        return self._chosen(self.text.leading_silence, "skip")
 
     def text_front(self, language: str) -> TextOptions:
         """The text front end for a request in a language of the model or `auto`; its `normalise` is on or off."""
-        wanted = self.text.normalise == "on" or (self.text.normalise == "auto" and self.serves_bundled_voice)
-        on = wanted and language.lower() in _NORMALISED_LANGUAGES
+        on = self._chosen(self.text.normalise, "on") and language.lower() in _NORMALISED_LANGUAGES
         return self.text.model_copy(update={"normalise": "on" if on else "off"})
+
+    def _chosen(self, choice: str, yes: str) -> bool:
+        """Whether a choice is made: `auto` makes it for the bundled voice alone."""
+        return choice == yes or (choice == "auto" and self.serves_bundled_voice)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ MOST_SAMPLES = SAMPLE_RATE // 2
 
 
 class LeadingSilence:
-    """Leaves out what silence samples, s16le mono, begin with, but for the last 40 ms of it."""
+    """Leaves out what silence samples, s16le mono, begin with, but for the last 40 ms of it; or nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, skips: bool) -> None:
         self._held = b""
-        self._over = False
+        self._over = not skips
 
     def push(self, samples: bytes) -> bytes:
         """What is to be heard by now; nothing while there may be sound after less than half a second."""

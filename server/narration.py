@@ -110,9 +110,9 @@ class Narrator:
         self, request_id: str, choices: SpeechChoices, max_frames: int | None, silence: bytes
     ) -> "Narration":
         frames_are_given = choices.min_new_frames is not None or choices.max_new_frames is not None
-        skips = self._settings.skips_leading_silence and not frames_are_given
+        leading = LeadingSilence(self._settings.skips_leading_silence and not frames_are_given)
         pause = _silence(self._settings.text.pause_s)
-        return Narration(self._pipeline, request_id, max_frames, silence, pause, LeadingSilence() if skips else None)
+        return Narration(self._pipeline, request_id, max_frames, silence, pause, leading)
 
     def _check_length(self, field: str, text: str) -> None:
         most = self._settings.max_input_chars
@@ -212,7 +212,7 @@ class Narration:
         max_frames: int | None,
         silence: bytes,
         pause: bytes,
-        leading_silence: LeadingSilence | None,
+        leading_silence: LeadingSilence,
     ) -> None:
         """`silence`: samples in front of all others; `pause`: between a piece that ends a sentence and the next.
 
@@ -291,7 +291,7 @@ class Narration:
         while await self._goes_on():
             if self._pause_is_due:
                 self._pause_is_due = False
-                if samples := self._heard(self._pause):
+                if samples := self._leading_silence.push(self._pause):
                     return samples
             current = self._submitted[0]
             try:
@@ -306,9 +306,9 @@ class Narration:
             if len(self._submitted) == 1:
                 with contextlib.suppress(NotReady):  # Nothing is lost yet: the next samples bring the next try.
                     self.submit()
-            if samples := self._heard(self._within_limit(samples)):
+            if samples := self._leading_silence.push(self._within_limit(samples)):
                 return samples
-        if self._leading_silence is not None and (samples := self._leading_silence.finish()):
+        if samples := self._leading_silence.finish():
             return samples
         raise StopAsyncIteration
 
@@ -318,7 +318,7 @@ class Narration:
             submitted.stream.cancel(reason)
         self._submitted.clear()
         self._upcoming.clear()
-        self._leading_silence = None
+        self._leading_silence.finish()
         self.close()
 
     def __enter__(self) -> Self:
@@ -335,9 +335,6 @@ class Narration:
         if not self._submitted:
             self.submit()
         return bool(self._submitted)
-
-    def _heard(self, samples: bytes) -> bytes:
-        return samples if self._leading_silence is None else self._leading_silence.push(samples)
 
     def _within_limit(self, samples: bytes) -> bytes:
         if self._left_bytes is not None:

@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> None:
     """Serve until a signal ends it. Raises DuotoneError when the pipeline cannot start or the monitor be written."""
     if settings.monitor_file is not None:
-        with _writing(settings.monitor_file), settings.monitor_file.open("a"):
+        with _writing(f"--monitor {settings.monitor_file}"), settings.monitor_file.open("a"):
             pass  # Better now than when all has been measured.
     check_address(settings.http.host, settings.http.port)
     service = assemble(settings)
@@ -142,7 +142,7 @@ def serve(settings: Settings) -> None:
         server.run()
     finally:
         if settings.monitor_file is not None:
-            with _writing(settings.monitor_file):
+            with _writing(f"--monitor {settings.monitor_file}"):
                 service.monitor.write(settings.monitor_file, time.monotonic())
     if failures:
         raise failures[0]
@@ -175,12 +175,13 @@ def _refusal(family: int, kind: int, protocol: int, _: str, address: tuple[Any, 
 
 
 @contextmanager
-def _writing(monitor_file: Path) -> Iterator[None]:
-    """Raises ConfigurationError for what the system says."""
+def _writing(what: str) -> Iterator[None]:
+    """Raises ConfigurationError for what the system, or libsndfile, says."""
     try:
         yield
-    except OSError as error:
-        raise ConfigurationError(f"--monitor {monitor_file}: cannot be written: {error.strerror}") from None
+    except (OSError, soundfile.LibsndfileError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigurationError(f"{what}: cannot be written: {why}") from None
 
 
 def request_to_say(settings: Settings, fields: Mapping[str, object], ref_audio: Path | None) -> SpeechRequest:
@@ -210,23 +211,21 @@ def _target(out: Path) -> tuple[Path, str]:
     if not out.parent.is_dir():
         raise ConfigurationError(f"{out}: there is no folder {out.parent}")
     target = out.resolve()
-    try:  # Better now than when all has been said.
-        with target.open("ab") if target.exists() else tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise ConfigurationError(f"{out}: cannot be written: {error.strerror}") from None
+    with _writing(str(out)), target.open("ab") if target.exists() else tempfile.TemporaryFile(dir=target.parent):
+        pass  # Better now than when all has been said.
     return target, name
 
 
 def _write(out: Path, audio: npt.NDArray[np.int16], format_name: str) -> None:
     """Raises ConfigurationError, and leaves nothing that is not whole."""
     was_there = out.exists()
-    try:
-        soundfile.write(out, audio, SAMPLE_RATE, format=format_name)
-    except (OSError, soundfile.LibsndfileError) as error:
-        if not was_there:
-            out.unlink(missing_ok=True)
-        raise ConfigurationError(f"{out}: cannot be written: {error}") from None
+    with _writing(str(out)):
+        try:
+            soundfile.write(out, audio, SAMPLE_RATE, format=format_name)
+        except (OSError, soundfile.LibsndfileError):
+            if not was_there:
+                out.unlink(missing_ok=True)
+            raise
 
 
 async def say(settings: Settings, request: SpeechRequest, out: Path) -> float:

@@ -16,7 +16,8 @@ from .workers import Replica
 FRAME_BYTES = 2 * CODEBOOKS
 
 AbortReason = Literal["disconnect", "slow_client", "cancel", "stall", "limit", "failure"]
-"""Why a stream was given up: the listener left, took nothing for too long, asked for it; or a stage made nothing."""
+"""Why a stream was given up: the listener left, took nothing for too long, asked for it; a stage made nothing; the
+answer had as many frames as were asked for; another piece of it failed."""
 
 
 @dataclass(eq=False)

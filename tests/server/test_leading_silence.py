@@ -23,7 +23,7 @@ def samples(*parts: tuple[int, int]) -> bytes:
 
 
 def skipped(answer: bytes, chunk_samples: int) -> bytes:
-    silence, size = LeadingSilence(), 2 * chunk_samples
+    silence, size = LeadingSilence(skips=True), 2 * chunk_samples
     heard = [silence.push(answer[at : at + size]) for at in range(0, len(answer), size)]
     return b"".join([*heard, silence.finish()])
 
@@ -39,7 +39,7 @@ def test_40_ms_are_left_of_the_silence_in_front_of_the_first_sound(silent, left,
 
 
 def test_what_comes_behind_the_first_sound_comes_at_once():
-    silence = LeadingSilence()
+    silence = LeadingSilence(skips=True)
     assert silence.push(samples((0, 1920))) == b""
     assert silence.push(samples((0, 480), (SOUND, 1440))) == samples((0, KEPT_SAMPLES), (SOUND, 1440))
     assert silence.push(samples((0, 1920))) == samples((0, 1920))
