@@ -74,7 +74,7 @@ class FusedDraws(PlainPredictor):
 
 
 class FusedPredictor(FusedDraws):
-    """For weights and a GPU that `pass_kernel` takes. Passes use up their inputs, which must be contiguous."""
+    """For weights and a GPU that `pass_kernel` takes. Inputs of passes must be contiguous."""
 
     def __init__(self, weights: FrameWeights) -> None:
         super().__init__(weights)

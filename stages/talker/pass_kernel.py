@@ -10,48 +10,45 @@ from .. import cuda_kernel
 from ..cuda_kernel import CAPABILITY, SHARED_BYTES
 from .frames import FrameWeights
 
-CLUSTERS, RANKS, GROUPS, THREADS = 64, 2, 2, 256
-"""As in `layout.cuh`: clusters share a product's outputs, blocks of a cluster and their warp groups its inputs."""
-PARTS, ADDED_PARTS = RANKS, 8
-"""Parts of a product's inputs, of which a block multiplies one; where it is added and a team shares its columns."""
-_MEETINGS, _MOST_PARTS, _COUNTER_WORDS = 5, 8, 32
+BLOCKS, THREADS, RANKS = 128, 320, 2
+"""As in `layout.cuh`: blocks share a product's outputs; those of a cluster, RANKS, multiply the same inputs."""
+ADDED_PARTS = 8
+"""Parts of the inputs of a product that is added, of which a block multiplies one."""
+_TILE_ROWS, _PANEL, _EIGHT = 64, 64, 8
+_PANEL_BYTES = _TILE_ROWS * (4 + 2 * _PANEL)
+_MEETINGS, _MOST_PARTS, _COUNTER_WORDS = 4, 16, 32
 """Of a layer; and the parts of a result whose blocks are counted there, each in a cache line of its own."""
-_KV_HEADS = _MOST_PARTS
-_TILE_ROWS = 64
-_PANEL, _EIGHT = 64, 8
-_COLUMNS = (32, 64, 96)
-"""Outputs that one instruction can multiply."""
+_KV_HEADS = ADDED_PARTS
+_COLUMNS = (16, 32, 48)
+"""A block can have of a product that is not added; of one that is it has a panel."""
 _HEAD_DIM, _HIDDEN = 128, 1024
-_ADDED_COLUMNS = ADDED_PARTS * _HIDDEN // (CLUSTERS * RANKS)
 _MULTIPROCESSORS = 132
+_SLOTS_BYTES, _WARPS, _SCRATCH_BYTES, _BARRIERS_BYTES = 8 * 9 * 1024, 8, 800, 164
+"""For panels; for each warp that attends; and for what blocks and warps wait at."""
 _SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
 
 
 def fits(weights: FrameWeights) -> bool:
     """Whether the kernel takes these weights: bfloat16, the published sizes or ones that are split as evenly."""
     layer = weights.decoder.layers[0]
-    columns = [outputs / CLUSTERS for outputs in (len(layer.qkv), len(layer.gate_up), weights.heads.shape[1])]
+    columns = [outputs / BLOCKS for outputs in (len(layer.qkv), len(layer.gate_up), weights.heads.shape[1])]
     inner = layer.output.shape[1], layer.down.shape[1]
     return (
         weights.heads.dtype == torch.bfloat16
         and weights.heads.shape[2] == _HIDDEN
         and layer.qk_norm.shape[1] == _HEAD_DIM
         and len(layer.qk_norm) - layer.heads == _KV_HEADS
-        and THREADS // 32 % (layer.heads / _KV_HEADS) == 0
+        and _WARPS % (layer.heads / _KV_HEADS) == 0
         and all(count in _COLUMNS for count in columns)
-        and all(inputs % (ADDED_PARTS * GROUPS * _PANEL) == 0 for inputs in inner)
-        and _shared_bytes(max(*columns, _ADDED_COLUMNS), sum(inner)) <= SHARED_BYTES
+        and all(inputs % (ADDED_PARTS * 2 * _PANEL) == 0 for inputs in inner)
+        and _shared_bytes(max(columns), max(inner)) <= SHARED_BYTES
     )
 
 
 def _shared_bytes(columns: float, inner: int) -> float:
-    """Weights of the widest product and of both that are added, three times half the sums of 64 rows, squares."""
-    return (
-        columns * _HIDDEN // RANKS * 2
-        + inner // ADDED_PARTS * _ADDED_COLUMNS * 2
-        + 3 * 64 * 4 * (columns / 2 + 8 + 1)
-        + 32
-    )
+    """With the weights of the widest product and of the wider one that is added."""
+    weights = 2 * (columns * _HIDDEN + inner // ADDED_PARTS * _PANEL)
+    return _SLOTS_BYTES + weights + _WARPS * _SCRATCH_BYTES + _BARRIERS_BYTES
 
 
 def runs_on(device: torch.device) -> bool:
@@ -73,9 +70,9 @@ class PassKernel:
         products = [
             torch.cat(
                 (
-                    packed(scaled(by_heads(layer.qkv, heads), layer.input_norm), PARTS),
+                    packed(scaled(by_heads(layer.qkv, heads), layer.input_norm)),
                     packed(layer.output, ADDED_PARTS),
-                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm), PARTS),
+                    packed(scaled(taking_turns(layer.gate_up), layer.post_norm)),
                     packed(layer.down, ADDED_PARTS),
                 ),
                 1,
@@ -83,23 +80,28 @@ class PassKernel:
             for layer in layers
         ]
         self._layers = torch.stack(products)
-        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm), PARTS) for head in weights.heads])
+        self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         self._rope = weights.rope
-        self._counters, self._team_counters = (
-            torch.zeros(count * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device)
-            for count in (_MEETINGS * len(layers) * _MOST_PARTS, CLUSTERS * RANKS // ADDED_PARTS)
+        self._counters = torch.zeros(
+            (len(layers) + 1) * _MEETINGS * _MOST_PARTS * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device
         )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
         code = compiled(sizes | {"HIDDEN": _HIDDEN, "LAYERS": len(layers)})
+        self._announced: list[tuple[int, Tensor, Tensor]] = []
         self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        """As `frames.PlainPredictor`. Uses up `inputs`, which must be contiguous."""
+        """As `frames.PlainPredictor`. `inputs` must be contiguous."""
         rows, count, _ = inputs.shape
         tokens = rows * count
-        tile_rows = math.ceil(tokens / _TILE_ROWS) * _TILE_ROWS
+        tiles = math.ceil(tokens / _TILE_ROWS)
+        qkv, handed = self._room_for(tiles)
         logits = torch.empty(rows, self._entries, device=inputs.device)
+        panels = [
+            torch.empty(tiles * size // _PANEL * _PANEL_BYTES, dtype=torch.uint8, device=inputs.device)
+            for size in (_HIDDEN, self._attended, self._inner)
+        ]
         tensors = (
             self._layers,
             self._heads[book - 1],
@@ -108,19 +110,28 @@ class PassKernel:
             self._rope.sin,
             cache,
             inputs,
-            inputs.new_empty(tokens, self._qkv),
-            inputs.new_empty(tokens, self._attended),
-            inputs.new_empty(tokens, self._inner),
+            panels[0],
+            qkv,
+            *panels[1:],
             logits,
-            logits.new_empty(CLUSTERS * RANKS, tile_rows, _ADDED_COLUMNS),
+            handed,
             self._counters,
-            self._team_counters,
         )
         numbers = (rows, count, book + 1 - count)
         pointers = [tensor.data_ptr() for tensor in tensors]
         stream = torch.cuda.current_stream().cuda_stream
-        self._kernel.launch(CLUSTERS * RANKS, stream, pointers, numbers, (self._eps,))
+        self._kernel.launch(BLOCKS, stream, pointers, numbers, (self._eps,))
         return logits
+
+    def _room_for(self, tiles: int) -> tuple[Tensor, Tensor]:
+        """For results that announce themselves: all bits are set where none has come, before and behind a launch."""
+        if not self._announced or self._announced[-1][0] < tiles:
+            rows, device = tiles * _TILE_ROWS, self._layers.device
+            words = [rows * self._qkv // 2, BLOCKS * rows * _PANEL]
+            qkv, handed = (torch.full((size,), -1, dtype=torch.int32, device=device) for size in words)
+            # Captured graphs still work with those that were large enough for them.
+            self._announced.append((tiles, qkv, handed))
+        return self._announced[-1][1:]
 
 
 def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
@@ -136,30 +147,21 @@ def by_heads(qkv: Tensor, heads: int) -> Tensor:
 
 
 def taking_turns(gate_up: Tensor) -> Tensor:
-    """Rows of gate and up, one of each in turn."""
-    return torch.stack(gate_up.chunk(2), 1).flatten(0, 1)
+    """Rows of gate and up, one of each in turn; of eight neighbours two, then the others, as a thread has them."""
+    size = gate_up.shape[1]
+    return gate_up.view(2, -1, 4, 2, size).permute(1, 3, 2, 0, 4).reshape(-1, size)
 
 
-def packed(weight: Tensor, parts: int) -> Tensor:
+def packed(weight: Tensor, parts: int = 1) -> Tensor:
     """A matrix [out, in] as the kernel's blocks read it, [blocks, out · in / blocks].
 
-    A block has units of 8 outputs and 64 inputs: parts of the inputs, in them eights of its cluster's outputs, in them
-    panels of inputs.
+    A block has a share of the outputs and one of `parts` of the inputs: units of 8 outputs and 64 inputs, panels of
+    inputs and in them eights of outputs. Blocks of a cluster have the same part.
     """
-    outputs, inputs = weight.shape
-    split = weight.view(CLUSTERS, outputs // (CLUSTERS * _EIGHT), _EIGHT, parts, inputs // (parts * _PANEL), _PANEL)
-    units = split.permute(0, 3, 1, 4, 2, 5).reshape(-1, _EIGHT, _PANEL)  # cluster, part, eight, panel
-    return _swizzled(units[:, :, _input_order(weight.device)]).reshape(CLUSTERS * RANKS, -1)
-
-
-def _input_order(device: torch.device) -> Tensor:
-    """Which input of a panel stands where: a thread's eight neighbours are what it feeds into two instructions.
-
-    An instruction takes 16 inputs. Thread t of four holds numbers 2t, 2t + 1, 2t + 8 and 2t + 9 of them.
-    """
-    place = torch.arange(_PANEL, device=device)
-    block, step, number = place // 32, place // 16 % 2, place % 16
-    return 32 * block + 8 * (number % 8 // 2) + 4 * step + 2 * (number // 8) + number % 2
+    shares, panels = BLOCKS // parts, weight.shape[1] // (parts * _PANEL)
+    split = weight.view(shares // RANKS, RANKS, -1, _EIGHT, parts, panels, _PANEL)
+    units = split.permute(0, 4, 1, 5, 2, 3, 6)  # pair of shares, part, share, panel, eight
+    return _swizzled(units.reshape(-1, _EIGHT, _PANEL)).reshape(BLOCKS, -1)
 
 
 def _swizzled(units: Tensor) -> Tensor:

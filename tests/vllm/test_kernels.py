@@ -10,14 +10,14 @@ from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, 
 from duotone.stages.talker.kernels import FusedDraws, FusedPredictor
 from duotone.stages.talker.pass_kernel import (
     ADDED_PARTS,
-    CLUSTERS,
-    PARTS,
+    BLOCKS,
     RANKS,
     by_heads,
     compiled,
     fits,
     packed,
     runs_on,
+    taking_turns,
 )
 from duotone.stages.types import Sampling
 
@@ -92,6 +92,16 @@ def test_the_number_of_rows_changes_no_bit_of_a_row(weights):
 
 
 @on_hopper
+def test_a_predictor_makes_room_for_more_rows_and_goes_on(weights):
+    predictor = FusedPredictor(weights)
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(200, 2, weights.heads.shape[2], generator=generator).to(DEVICE, torch.bfloat16)
+    few, many, again = (predictor.logits(inputs[:n].clone(), weights.new_cache(n), 1) for n in (3, 200, 3))
+    assert torch.equal(few, again)
+    assert torch.equal(few, many[:3])
+
+
+@on_hopper
 def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
     frames = FrameMaker(FusedPredictor(weights), len(REQUESTS))
     for slot, sampling in enumerate(REQUESTS):
@@ -113,33 +123,27 @@ def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu():
         compiled(sizes | {"KV_HEADS": 5})
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "parts"), [(2048, 512, PARTS), (1024, 3072, ADDED_PARTS)])
+@pytest.mark.parametrize(("outputs", "inputs", "parts"), [(4096, 1024, 1), (1024, 3072, ADDED_PARTS)])
 def test_packed_weights_stand_where_the_tensor_cores_read_them(outputs, inputs, parts):
     weight = torch.randn(outputs, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = torch.randn(inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    blocks = packed(weight, parts).view(CLUSTERS, parts, -1)
-    columns = outputs // CLUSTERS
-    for cluster in (0, CLUSTERS - 1):
+    columns, size = parts * outputs // BLOCKS, inputs // parts
+    blocks = packed(weight, parts).view(-1, parts, RANKS, columns * size)  # a cluster has one part of two shares
+    for pair, rank in ((0, 0), (0, 1), (len(blocks) - 1, 1)):
         sums = torch.zeros(columns, dtype=torch.float64)
         for part in range(parts):
-            for step in range(inputs // parts // 16):
-                right = instruction_right(blocks[cluster, part], columns, step)
-                sums += right @ x[instruction_left(part * inputs // parts, step)]
-        torch.testing.assert_close(sums, weight[cluster * columns : (cluster + 1) * columns] @ x)
+            for step in range(size // 16):
+                first = part * size + 16 * step
+                sums += instruction_right(blocks[pair, part, rank], columns, step) @ x[first : first + 16]
+        share = pair * RANKS + rank
+        torch.testing.assert_close(sums, weight[share * columns : (share + 1) * columns] @ x)
 
 
-def test_the_part_of_a_team_is_the_parts_of_its_clusters_one_behind_the_other():
-    weight = torch.randn(1024, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    x = torch.randn(3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    team = ADDED_PARTS // RANKS
-    parts = packed(weight, ADDED_PARTS).view(CLUSTERS // team, team, ADDED_PARTS, -1)
-    columns, inputs = team * 1024 // CLUSTERS, 3072 // ADDED_PARTS
-    sums = torch.zeros(columns, dtype=torch.float64)
-    for part in range(ADDED_PARTS):
-        for step in range(inputs // 16):
-            right = instruction_right(parts[5, :, part].flatten(), columns, step)
-            sums += right @ x[instruction_left(part * inputs, step)]
-    torch.testing.assert_close(sums, weight[5 * columns : 6 * columns] @ x)
+def test_gates_and_what_they_open_stand_where_one_thread_ends_two_neighbours():
+    rows = taking_turns(torch.arange(2 * 48)[:, None]).flatten().view(-1, 2, 4, 2)  # eight, half, thread, gate and up
+    for thread in range(4):
+        inner = [8 + 2 * thread, 8 + 2 * thread + 1]
+        assert rows[1, :, thread].tolist() == [[each, 48 + each] for each in inner]
 
 
 def test_a_key_value_head_stands_behind_its_queries():
@@ -152,16 +156,8 @@ def test_a_key_value_head_stands_behind_its_queries():
 def instruction_right(part, columns, step):
     """[columns, 16] of an instruction: rows of 128 bytes, bits 4 to 6 of an address exchanged by its bits 7 to 9."""
     column, k = torch.meshgrid(torch.arange(columns), torch.arange(16), indexing="ij")
-    eight = 2 * part.numel() // (columns // 8)  # bytes from eight columns to the next
-    byte = column // 8 * eight + step // 4 * 1024 + column % 8 * 128 + step % 4 * 32 + 2 * k
+    byte = step // 4 * columns * 128 + column * 128 + step % 4 * 32 + 2 * k
     return part[(byte ^ (byte >> 7 & 7) << 4) // 2]
-
-
-def instruction_left(first, step):
-    """Which inputs an instruction's 16 are: thread t of four holds 2t, 2t + 1, 2t + 8, 2t + 9, in memory neighbours."""
-    k = torch.arange(16)
-    thread, number = k % 8 // 2, k % 2 + k // 8 * 2
-    return first + step // 2 * 32 + 8 * thread + step % 2 * 4 + number
 
 
 def test_draws_are_those_of_the_reference_for_every_kind_of_request():

@@ -55,7 +55,7 @@ struct Panels {
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
-                begin_arrivals(barrier(stage));
+                begin_barrier(barrier(stage), 1);
                 reinterpret_cast<u32*>(shared + COUNTERS_AT)[stage] = 0;
             }
             publish_barriers();

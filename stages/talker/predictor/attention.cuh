@@ -1,6 +1,6 @@
 // Attention over the at most 16 positions of a frame: a warp for each query head of a row.
 #pragma once
-#include "hopper.cuh"
+#include "panels.cuh"
 
 // One row's keys and values of a key/value head, a warp's.
 struct Past {
@@ -32,8 +32,10 @@ __device__ float4 rotated(float4 x, float4 weight, float4 cos, float4 sin, float
 }
 
 struct Attention {
-    const bf16 *qkv, *qk_norm, *cos, *sin;  // qkv: of each key/value head its queries, key and value
-    bf16 *keys, *values, *attended;
+    bf16* qkv;  // of each key/value head its queries, key and value; they announce themselves
+    const bf16 *qk_norm, *cos, *sin;
+    bf16 *keys, *values;
+    unsigned char* attended;  // panels
     int start, count;
     float eps;
 
@@ -45,22 +47,26 @@ struct Attention {
     // `count` positions of a row from `start` on, in one query head. The first of those that share a key stores it.
     __device__ void attend(Past& past, int row, int kv_head, int member) const {
         const int lane = threadIdx.x % 32, head = kv_head * GROUP + member;
-        float* asked = reinterpret_cast<float*>(shared + SUMS_AT) + threadIdx.x / 32 * SCRATCH_FLOATS;
+        float* asked = reinterpret_cast<float*>(shared + SCRATCH_AT) + threadIdx.x / 32 * SCRATCH_FLOATS;
         uint2* new_key = reinterpret_cast<uint2*>(asked + 2 * HALF_PITCH);
         const long cached = (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD + lane * 4;
 #pragma unroll 1
         for (int position = start; position < start + count; ++position) {
             const int token = row * count + position - start;
-            const bf16* source = qkv + long(token) * QKV + kv_head * (GROUP + 2) * HEAD + lane * 4;
-            const uint2 value = load<uint2>(source + (GROUP + 1) * HEAD);
-            const float4 raw_key = widened(load<uint2>(source + GROUP * HEAD));
-            const float4 raw_query = widened(load<uint2>(source + member * HEAD));
             const float4 angle_cos = widened(load<uint2>(cos + position * HEAD + lane * 4));
             const float4 angle_sin = widened(load<uint2>(sin + position * HEAD + lane * 4));
             const float4 key_norm = widened(load<uint2>(qk_norm + (HEADS + kv_head) * HEAD + lane * 4));
             const float4 query_norm = widened(load<uint2>(qk_norm + head * HEAD + lane * 4));
-            const uint2 key = rounded(rotated(raw_key, key_norm, angle_cos, angle_sin, eps));
-            const float4 query = rotated(raw_query, query_norm, angle_cos, angle_sin, eps);
+            const bf16* source = asked_of(token, kv_head);
+            uint2 value, raw_key, raw_query;
+            do {
+                value = seen_two(source + (GROUP + 1) * HEAD);
+                raw_key = seen_two(source + GROUP * HEAD);
+                raw_query = seen_two(source + member * HEAD);
+            } while (!is_there(value) || !is_there(raw_key) || !is_there(raw_query));
+            fence_is_near();
+            const uint2 key = rounded(rotated(widened(raw_key), key_norm, angle_cos, angle_sin, eps));
+            const float4 query = rotated(widened(raw_query), query_norm, angle_cos, angle_sin, eps);
             new_key[lane] = key;
             *reinterpret_cast<float4*>(asked + lane / 16 * HALF_PITCH + lane % 16 * 4) = query;
             if (member == 0) {
@@ -75,9 +81,21 @@ struct Attention {
             for (int i = 0; i < POSITIONS; ++i)
                 if (i == position) past.value[i] = value;
             const float4 sum = look(past, asked + lane % 2 * HALF_PITCH, position);
-            *reinterpret_cast<uint2*>(attended + long(token) * ATTENDED + head * HEAD + lane * 4) = rounded(sum);
+            unsigned char* piece = piece_of(attended, ATTENDED / PANEL, token, head * HEAD + lane * 4);
+            reinterpret_cast<uint2*>(piece)[lane % 2] = rounded(sum);
             __syncwarp();
         }
+    }
+
+    // Marks for the next layer: all who share a key have read it.
+    __device__ void forget(int row, int kv_head) const {
+        for (int token = row * count; token < (row + 1) * count; ++token)
+            for (int part = 0; part < GROUP + 2; ++part)
+                mark_two(asked_of(token, kv_head) + part * HEAD);
+    }
+
+    __device__ bf16* asked_of(int token, int kv_head) const {
+        return qkv + long(token) * QKV + kv_head * (GROUP + 2) * HEAD + threadIdx.x % 32 * 4;
     }
 
     // Four columns of the attention over positions up to `last`; `asked` is the half of the query that the lane takes.

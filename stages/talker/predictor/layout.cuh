@@ -3,53 +3,56 @@
 #pragma once
 #include "sm90.cuh"
 
-constexpr int RANKS = 2, CLUSTERS = 64, BLOCKS = RANKS * CLUSTERS, THREADS = 256, WARPS = THREADS / 32;
-constexpr int GROUPS = 2, TILE_ROWS = 64, PANEL = 64;
-constexpr int TEAM = 4, MEMBERS = RANKS * TEAM;  // clusters, and their blocks, that share columns of an added product
-// Neighbouring blocks make neighbouring columns of every result. Who needs a part of one waits for those alone.
-constexpr int MEETINGS = 5 * LAYERS, MOST_PARTS = 8, COUNTER_WORDS = 32;  // from one counter to the next: a cache line
-constexpr int HEAD = 128, POSITIONS = 16, GROUP = HEADS / KV_HEADS;
+constexpr int RANKS = 2, BLOCKS = 128;  // blocks of a cluster; of a launch
+// Warps that multiply and attend, in two groups; two more bring panels and weights.
+constexpr int GROUPS = 2, WARPS = 8, WORKERS = 32 * WARPS, THREADS = WORKERS + 64;
+constexpr u32 ALL = 0xffffffff;
+
+// Rows that are multiplied stand in tiles of 64, a tile in panels of 64 columns: the sum of squares of each row's part,
+// float32, then the rows, whose 16-byte pieces are exchanged as the tensor cores read them.
+constexpr int TILE_ROWS = 64, PANEL = 64, ROW_BYTES = 2 * PANEL;
+constexpr int SQUARES_BYTES = 4 * TILE_ROWS, PANEL_BYTES = SQUARES_BYTES + TILE_ROWS * ROW_BYTES;
+constexpr int SLOTS = 8, SLOT_BYTES = 9 * 1024, ROWS_AT = 1024, SQUARES_AT = ROWS_AT - SQUARES_BYTES;  // of a slot
+
+// The blocks of a team share the columns of a product that is added, a panel, and split its inputs. Blocks of a cluster
+// are of two teams and have the same part.
+constexpr int TEAMS = HIDDEN / PANEL, MEMBERS = BLOCKS / TEAMS;
+constexpr int HEAD = 128, POSITIONS = 16, GROUP = HEADS / KV_HEADS, HEAD_BLOCKS = BLOCKS / KV_HEADS;
 constexpr int HALF_PITCH = HEAD / 2 + 4;  // both halves of a head are read at once, from different banks
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD, ATTENDED = HEADS * HEAD;
-constexpr int PANEL_BYTES = 8 * PANEL * 2;  // of eight columns, whose 16-byte pieces the hardware exchanges
-constexpr u32 ALL = 0xffffffff;
 
 // What happens to a product's sums. Normalised: divided by the root mean square of the row that was multiplied.
 enum Ending { NORMALISED, GATED, ADDED, LOGITS };
 
-// A product of a pass: what a block, and in it a warp group, has of it.
+// A product of a pass: what a block has of it.
 template <int OUT, int IN, Ending END>
 struct Product {
     static constexpr Ending ending = END;
-    static constexpr int OUTPUTS = OUT, INPUTS = IN;
-    static constexpr int PARTS = END == ADDED ? MEMBERS : RANKS;  // of the inputs, for blocks that share columns
-    static constexpr int COLUMNS = PARTS * OUTPUTS / BLOCKS, WIDTH = COLUMNS / 2;  // multiplied; ended or handed on
-    static constexpr int PITCH = WIDTH + 8;  // rows of sums that are written at once go to different banks
-    static constexpr int PANELS = INPUTS / (PARTS * GROUPS * PANEL);
-    static constexpr int ROUND_PANELS = PANELS % 2 ? PANELS : 2, ROUNDS = PANELS / ROUND_PANELS;
-    static constexpr int AHEAD = ROUNDS < 4 ? ROUNDS : 4;
-    // Of its part a block has eight columns after eight, and a team's block copies it from the weights of each cluster.
-    static constexpr int EIGHT_BYTES = GROUPS * PANELS * PANEL_BYTES, BYTES = COLUMNS / 8 * EIGHT_BYTES;
-    static constexpr int COPY_BYTES = END == ADDED ? BYTES / TEAM : 16384;
-    static_assert(PARTS * GROUPS * PANELS * PANEL == INPUTS, "sizes");
+    static constexpr int OUTPUTS = OUT, ALL_PANELS = IN / PANEL;
+    static constexpr int PARTS = END == ADDED ? MEMBERS : 1;  // of the inputs, for blocks that share columns
+    static constexpr int COLUMNS = PARTS * OUTPUTS / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = ALL_PANELS / PARTS;
+    static constexpr int PANEL_COLUMNS_BYTES = COLUMNS * ROW_BYTES, BYTES = PANELS * PANEL_COLUMNS_BYTES;  // of weights
+    static constexpr int MAKERS = PARTS == 1 ? MEMBERS : BLOCKS / PARTS;  // blocks that make a part of the inputs
+    static_assert(PARTS * PANELS * PANEL == IN && PANELS % RANKS == 0 && (END == ADDED || COLUMNS < PANEL), "sizes");
 };
 using Qkv = Product<QKV, HIDDEN, NORMALISED>;
 using Output = Product<HIDDEN, ATTENDED, ADDED>;
 using GateUp = Product<2 * INNER, HIDDEN, GATED>;
 using Down = Product<HIDDEN, INNER, ADDED>;
 using Heads = Product<ENTRIES, HIDDEN, LOGITS>;
+constexpr int LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;
+
+// Where blocks wait for results, which are counted: of each part of one its makers. A cache line for each counter.
+enum Meeting { ATTENDED_TO, OUTPUT_ADDED, GATED_UP, DOWN_ADDED, MEETINGS };
+constexpr int COUNTED_PARTS = TEAMS, COUNTER_WORDS = 32, MEETING_WORDS = COUNTED_PARTS * COUNTER_WORDS;
 
 constexpr int most(int a, int b) { return a > b ? a : b; }
 
-// Shared memory. Gate and up lie where query, key and value lay: one is read while the other is still far off.
-constexpr int WIDE_BYTES = most(most(Qkv::BYTES, GateUp::BYTES), Heads::BYTES);
-constexpr int OUTPUT_AT = WIDE_BYTES, DOWN_AT = OUTPUT_AT + Output::BYTES, SUMS_AT = DOWN_AT + Down::BYTES;
-constexpr int WIDEST = most(most(Qkv::PITCH, GateUp::PITCH), most(Down::PITCH, Heads::PITCH));
-constexpr int HALF_BYTES = TILE_ROWS * WIDEST * 4, RECEIVED_AT = SUMS_AT + 2 * HALF_BYTES;
-constexpr int SQUARES_AT = RECEIVED_AT + HALF_BYTES;  // of both warp groups and of the neighbour
-constexpr int ARRIVED_AT = SQUARES_AT + 3 * TILE_ROWS * 4, SCRATCH_FLOATS = 2 * HALF_PITCH + HEAD / 2;
-static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MOST_PARTS, "heads");
-static_assert(ARRIVED_AT + 4 * 8 <= 232448 && WARPS * SCRATCH_FLOATS * 4 <= 2 * HALF_BYTES, "shared memory");
-// How much of gate and up is asked for before the product in front of them; its teams ask for the rest where they meet.
-constexpr int GATE_UP_SOON = GateUp::BYTES / 4 * 3;
-constexpr int LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;
+// Shared memory. Products that are added have one place for their weights, the others another.
+constexpr int WIDE_AT = SLOTS * SLOT_BYTES, WIDE_BYTES = most(most(Qkv::BYTES, GateUp::BYTES), Heads::BYTES);
+constexpr int NARROW_AT = WIDE_AT + WIDE_BYTES, SCRATCH_AT = NARROW_AT + most(Output::BYTES, Down::BYTES);
+constexpr int SCRATCH_FLOATS = 2 * HALF_PITCH + HEAD / 2, BARRIERS_AT = SCRATCH_AT + 4 * WARPS * SCRATCH_FLOATS;
+enum Barrier { FULL, EMPTY = FULL + SLOTS, WIDE_HERE = EMPTY + SLOTS, NARROW_HERE, WIDE_READ, NARROW_READ, BARRIERS };
+constexpr int QUIET_AT = BARRIERS_AT + 8 * BARRIERS, SHARED_BYTES = QUIET_AT + 4;
+static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");
+static_assert(TEAMS >= KV_HEADS && SHARED_BYTES <= 232448, "shared memory");
