@@ -98,10 +98,10 @@ class PassKernel:
         tiles = math.ceil(tokens / _TILE_ROWS)
         qkv, handed = self._room_for(tiles)
         logits = torch.empty(rows, self._entries, device=inputs.device)
-        panels = [
+        x, attended, inner = (
             torch.empty(tiles * size // _PANEL * _PANEL_BYTES, dtype=torch.uint8, device=inputs.device)
             for size in (_HIDDEN, self._attended, self._inner)
-        ]
+        )
         tensors = (
             self._layers,
             self._heads[book - 1],
@@ -110,9 +110,10 @@ class PassKernel:
             self._rope.sin,
             cache,
             inputs,
-            panels[0],
+            x,
             qkv,
-            *panels[1:],
+            attended,
+            inner,
             logits,
             handed,
             self._counters,

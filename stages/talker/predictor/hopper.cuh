@@ -76,18 +76,11 @@ __device__ void show_shared() { asm volatile("fence.proxy.async.shared::cta;" ::
 
 // The threads of a warp group meet.
 __device__ void meet_group(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(WORKERS / GROUPS) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(GROUP_THREADS) : "memory");
 }
 
 // The threads that work meet.
 __device__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
-
-// The thread's number, read where it is needed: what follows from it is not kept in registers from long before.
-__device__ int thread() {
-    int number;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
-    return number;
-}
 
 // The address of the same place in a block of the cluster.
 __device__ u32 there(u32 at, int rank) {

@@ -5,7 +5,7 @@
 
 constexpr int RANKS = 2, BLOCKS = 128;  // blocks of a cluster; of a launch
 // Warps that multiply and attend, in two groups; two more bring panels and weights.
-constexpr int GROUPS = 2, WARPS = 8, WORKERS = 32 * WARPS, THREADS = WORKERS + 64;
+constexpr int GROUPS = 2, WARPS = 8, WORKERS = 32 * WARPS, GROUP_THREADS = WORKERS / GROUPS, THREADS = WORKERS + 64;
 constexpr u32 ALL = 0xffffffff;
 
 // Rows that are multiplied stand in tiles of 64, a tile in panels of 64 columns: the sum of squares of each row's part,
@@ -28,9 +28,9 @@ enum Ending { NORMALISED, GATED, ADDED, LOGITS };
 template <int OUT, int IN, Ending END>
 struct Product {
     static constexpr Ending ending = END;
-    static constexpr int OUTPUTS = OUT, ALL_PANELS = IN / PANEL;
+    static constexpr int ALL_PANELS = IN / PANEL;
     static constexpr int PARTS = END == ADDED ? MEMBERS : 1;  // of the inputs, for blocks that share columns
-    static constexpr int COLUMNS = PARTS * OUTPUTS / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = ALL_PANELS / PARTS;
+    static constexpr int COLUMNS = PARTS * OUT / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = ALL_PANELS / PARTS;
     static constexpr int PANEL_COLUMNS_BYTES = COLUMNS * ROW_BYTES, BYTES = PANELS * PANEL_COLUMNS_BYTES;  // of weights
     static constexpr int MAKERS = PARTS == 1 ? MEMBERS : BLOCKS / PARTS;  // blocks that make a part of the inputs
     static_assert(PARTS * PANELS * PANEL == IN && PANELS % RANKS == 0 && (END == ADDED || COLUMNS < PANEL), "sizes");
@@ -56,3 +56,11 @@ enum Barrier { FULL, EMPTY = FULL + SLOTS, WIDE_HERE = EMPTY + SLOTS, NARROW_HER
 constexpr int QUIET_AT = BARRIERS_AT + 8 * BARRIERS, SHARED_BYTES = QUIET_AT + 4;
 static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");
 static_assert(TEAMS >= KV_HEADS && SHARED_BYTES <= 232448, "shared memory");
+
+// Where a product's weights come to, and the barriers that say that they are here and that they have been read.
+template <class P>
+struct Place {
+    static constexpr bool NARROW = P::ending == ADDED;
+    static constexpr int AT = NARROW ? NARROW_AT : WIDE_AT;
+    static constexpr Barrier HERE = NARROW ? NARROW_HERE : WIDE_HERE, READ = NARROW ? NARROW_READ : WIDE_READ;
+};

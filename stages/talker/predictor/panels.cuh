@@ -54,16 +54,15 @@ struct WeightSupply {
 
     template <class P>
     __device__ void bring(const unsigned char* from, bool first = false) {
-        constexpr bool NARROW = P::ending == ADDED;
-        const u32 here = barrier_at(NARROW ? NARROW_HERE : WIDE_HERE);
-        u32& phase = NARROW ? narrow_phase : wide_phase;
-        if (!first) await_bytes(barrier_at(NARROW ? NARROW_READ : WIDE_READ), phase), phase ^= 1;
+        const u32 here = barrier_at(Place<P>::HERE);
+        u32& phase = Place<P>::NARROW ? narrow_phase : wide_phase;
+        if (!first) await_bytes(barrier_at(Place<P>::READ), phase), phase ^= 1;
         expect_bytes(here, P::BYTES);
 #pragma unroll 1
         for (int at = 0; at < P::BYTES; at += PIECE) {
             while (quiet()) {
             }
-            bring_bytes(address_of(shared) + (NARROW ? NARROW_AT : WIDE_AT) + at, from + at, PIECE, here);
+            bring_bytes(address_of(shared) + Place<P>::AT + at, from + at, PIECE, here);
         }
     }
 };

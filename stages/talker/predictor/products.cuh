@@ -56,23 +56,21 @@ struct Demand {
     // x · weightsᵀ, ended as the product ends.
     template <class P>
     __device__ void multiply_rows(const Results& results) {
-        constexpr bool NARROW = P::ending == ADDED;
-        const int group = __shfl_sync(ALL, threadIdx.x / 128, 0);
-        u32& phase = NARROW ? narrow_phase : wide_phase;
-        await_bytes(barrier_at(NARROW ? NARROW_HERE : WIDE_HERE), phase);
+        const int group = __shfl_sync(ALL, threadIdx.x / GROUP_THREADS, 0);
+        u32& phase = Place<P>::NARROW ? narrow_phase : wide_phase;
+        await_bytes(barrier_at(Place<P>::HERE), phase);
         phase ^= 1;
 #pragma unroll 1
         for (int tile = 0; tile < tiles; ++tile, number += P::PANELS) {
             float sums[P::COLUMNS / 2], squares[2];
-            multiply_tile<P>(sums, squares, group, address_of(shared) + (NARROW ? NARROW_AT : WIDE_AT));
+            multiply_tile<P>(sums, squares, group, address_of(shared) + Place<P>::AT);
             float2 both[P::EIGHTS];
             const float square = add_groups<P>(both, sums, squares, group);
             if (tile == tiles - 1) {
-                if (threadIdx.x == 0) arrive(there(barrier_at(NARROW ? NARROW_READ : WIDE_READ), blockIdx.x % RANKS));
+                if (threadIdx.x == 0) arrive(there(barrier_at(Place<P>::READ), blockIdx.x % RANKS));
                 if (P::ending == GATED) fence_is_near();
             }
-            const int row = threadIdx.x % 128 / 32 * 16 + group * 8 + threadIdx.x % 32 / 4;
-            results.store<P>(both, square, tile * TILE_ROWS + row);
+            results.store<P>(both, square, tile * TILE_ROWS + first_row() + 8 * group);
         }
     }
 
@@ -88,7 +86,7 @@ struct Demand {
              panel += GROUPS, right += GROUPS * P::PANEL_COLUMNS_BYTES >> 4) {
             const u32 slot = panel % SLOTS, full = barrier_at(FULL) + 8 * slot;
             await_bytes(full, panel / SLOTS % 2);
-            if (threadIdx.x % 128 == 0) expect_bytes(full, bytes);
+            if (threadIdx.x % GROUP_THREADS == 0) expect_bytes(full, bytes);
             const u64 left = described(address_of(shared) + slot * SLOT_BYTES + ROWS_AT);
             pin(sums);
             begin_products();
@@ -96,7 +94,7 @@ struct Demand {
             for (int step = 0; step < PANEL / 16; ++step) multiply(sums, left + 2 * step, right + 2 * step);
             close_products();
             if constexpr (P::ending != ADDED) {
-                const float* known = floats_in(slot, SQUARES_AT) + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+                const float* known = floats_in(slot, SQUARES_AT) + first_row();
                 squares[0] += known[0], squares[1] += known[8];
             }
             await_products<1>();
@@ -111,7 +109,7 @@ struct Demand {
     __device__ float add_groups(float2 (&both)[P::EIGHTS], const float (&sums)[P::COLUMNS / 2],
                                 const float (&squares)[2], int group) const {
         meet_group(group);  // what is overwritten now has been read
-        const u32 last = number + P::PANELS - GROUPS, place = threadIdx.x % 128 * 4;
+        const u32 last = number + P::PANELS - GROUPS, place = threadIdx.x % GROUP_THREADS * 4;
         float* told = floats_in((last + group) % SLOTS, ROWS_AT) + place;
         const float* heard = floats_in((last + 1 - group) % SLOTS, ROWS_AT) + place;
         const auto of = [&](int i, bool below) {
@@ -137,6 +135,9 @@ struct Demand {
         release(last + 1 - group);
         return square;
     }
+
+    // Of the two rows of a tile, eight apart, that the tensor cores give a thread.
+    static __device__ int first_row() { return threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4; }
 
     static __device__ float* floats_in(u32 slot, int at) {
         return reinterpret_cast<float*>(shared + slot * SLOT_BYTES + at);
