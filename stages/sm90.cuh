@@ -30,7 +30,7 @@ __device__ void expect_bytes(u32 barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-__device__ void bring_bytes(u32 to, const unsigned char* from, int bytes, u32 barrier) {
+__device__ void bring_bytes(u32 to, const void* from, int bytes, u32 barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier)

@@ -7,24 +7,22 @@ import torch
 from torch import Tensor
 
 from .. import cuda_kernel
-from ..cuda_kernel import CAPABILITY, SHARED_BYTES
+from ..cuda_kernel import CAPABILITY
 from .frames import FrameWeights
 
-BLOCKS, THREADS, RANKS = 128, 320, 2
-"""As in `layout.cuh`: blocks share a product's outputs; those of a cluster, RANKS, multiply the same inputs."""
+BLOCKS, THREADS = 128, 384
+"""As in `layout.cuh`: blocks share a product's outputs."""
 ADDED_PARTS = 8
 """Parts of the inputs of a product that is added, of which a block multiplies one."""
-_TILE_ROWS, _PANEL, _EIGHT = 64, 64, 8
-_PANEL_BYTES = _TILE_ROWS * (4 + 2 * _PANEL)
-_MEETINGS, _MOST_PARTS, _COUNTER_WORDS = 4, 16, 32
-"""Of a layer; and the parts of a result whose blocks are counted there, each in a cache line of its own."""
-_KV_HEADS = ADDED_PARTS
+_PANEL, _EIGHT, _STEP = 64, 8, 16
+_GROUPS, _SLOTS = 2, 19
+"""Warp groups take panels of weights in turn; so many of a product find room at once."""
+_KV_HEADS, _SHARERS = ADDED_PARTS, (2, 4, 8)
+"""Query heads that can share a key."""
 _COLUMNS = (16, 32, 48)
 """A block can have of a product that is not added; of one that is it has a panel."""
 _HEAD_DIM, _HIDDEN = 128, 1024
 _MULTIPROCESSORS = 132
-_SLOTS_BYTES, _WARPS, _SCRATCH_BYTES, _BARRIERS_BYTES = 8 * 9 * 1024, 8, 800, 164
-"""For panels; for each warp that attends; and for what blocks and warps wait at."""
 _SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
 
 
@@ -38,17 +36,12 @@ def fits(weights: FrameWeights) -> bool:
         and weights.heads.shape[2] == _HIDDEN
         and layer.qk_norm.shape[1] == _HEAD_DIM
         and len(layer.qk_norm) - layer.heads == _KV_HEADS
-        and _WARPS % (layer.heads / _KV_HEADS) == 0
+        and layer.heads / _KV_HEADS in _SHARERS
         and all(count in _COLUMNS for count in columns)
-        and all(inputs % (ADDED_PARTS * 2 * _PANEL) == 0 for inputs in inner)
-        and _shared_bytes(max(columns), max(inner)) <= SHARED_BYTES
+        and all(inputs % (ADDED_PARTS * _GROUPS * _PANEL) == 0 for inputs in inner)
+        and all(inputs <= ADDED_PARTS * _SLOTS * _PANEL for inputs in inner)
+        and len(weights.decoder.layers) % 2 == 1  # they take turns at two places, and a launch begins at the other
     )
-
-
-def _shared_bytes(columns: float, inner: int) -> float:
-    """With the weights of the widest product and of the wider one that is added."""
-    weights = 2 * (columns * _HIDDEN + inner // ADDED_PARTS * _PANEL)
-    return _SLOTS_BYTES + weights + _WARPS * _SCRATCH_BYTES + _BARRIERS_BYTES
 
 
 def runs_on(device: torch.device) -> bool:
@@ -83,25 +76,16 @@ class PassKernel:
         self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         self._rope = weights.rope
-        self._counters = torch.zeros(
-            (len(layers) + 1) * _MEETINGS * _MOST_PARTS * _COUNTER_WORDS, dtype=torch.int32, device=weights.heads.device
-        )
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
         code = compiled(sizes | {"HIDDEN": _HIDDEN, "LAYERS": len(layers)})
-        self._announced: list[tuple[int, Tensor, Tensor]] = []
+        self._room: list[tuple[int, Tensor, Tensor]] = []
         self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
         """As `frames.PlainPredictor`. `inputs` must be contiguous."""
         rows, count, _ = inputs.shape
-        tokens = rows * count
-        tiles = math.ceil(tokens / _TILE_ROWS)
-        qkv, handed = self._room_for(tiles)
+        told, handed = self._room_for(math.ceil(rows * count / _STEP) * _STEP)
         logits = torch.empty(rows, self._entries, device=inputs.device)
-        x, attended, inner = (
-            torch.empty(tiles * size // _PANEL * _PANEL_BYTES, dtype=torch.uint8, device=inputs.device)
-            for size in (_HIDDEN, self._attended, self._inner)
-        )
         tensors = (
             self._layers,
             self._heads[book - 1],
@@ -110,13 +94,9 @@ class PassKernel:
             self._rope.sin,
             cache,
             inputs,
-            x,
-            qkv,
-            attended,
-            inner,
             logits,
+            *told,
             handed,
-            self._counters,
         )
         numbers = (rows, count, book + 1 - count)
         pointers = [tensor.data_ptr() for tensor in tensors]
@@ -124,15 +104,16 @@ class PassKernel:
         self._kernel.launch(BLOCKS, stream, pointers, numbers, (self._eps,))
         return logits
 
-    def _room_for(self, tiles: int) -> tuple[Tensor, Tensor]:
-        """For results that announce themselves: all bits are set where none has come, before and behind a launch."""
-        if not self._announced or self._announced[-1][0] < tiles:
-            rows, device = tiles * _TILE_ROWS, self._layers.device
-            words = [rows * self._qkv // 2, BLOCKS * rows * _PANEL]
-            qkv, handed = (torch.full((size,), -1, dtype=torch.int32, device=device) for size in words)
-            # Captured graphs still work with those that were large enough for them.
-            self._announced.append((tiles, qkv, handed))
-        return self._announced[-1][1:]
+    def _room_for(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """For what blocks tell one another, [2, bytes], and for their parts of sums: all bits are set at first."""
+        if not self._room or self._room[-1][0] < tokens:
+            x = 2 * (2 * _HIDDEN + 4 * _HIDDEN // _PANEL)  # with its squares, before the layer's middle and in it
+            row, device = x + 2 * (self._qkv + self._attended + self._inner), self._layers.device
+            told = torch.full((2, tokens * row // 4), -1, dtype=torch.int32, device=device)
+            handed = torch.full((tokens * BLOCKS * _PANEL,), -1, dtype=torch.int32, device=device)
+            # Captured graphs still work with the room that was large enough for them.
+            self._room.append((tokens, told, handed))
+        return self._room[-1][1:]
 
 
 def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
@@ -157,11 +138,10 @@ def packed(weight: Tensor, parts: int = 1) -> Tensor:
     """A matrix [out, in] as the kernel's blocks read it, [blocks, out · in / blocks].
 
     A block has a share of the outputs and one of `parts` of the inputs: units of 8 outputs and 64 inputs, panels of
-    inputs and in them eights of outputs. Blocks of a cluster have the same part.
+    inputs and in them eights of outputs.
     """
     shares, panels = BLOCKS // parts, weight.shape[1] // (parts * _PANEL)
-    split = weight.view(shares // RANKS, RANKS, -1, _EIGHT, parts, panels, _PANEL)
-    units = split.permute(0, 4, 1, 5, 2, 3, 6)  # pair of shares, part, share, panel, eight
+    units = weight.view(shares, -1, _EIGHT, parts, panels, _PANEL).permute(0, 3, 4, 1, 2, 5)
     return _swizzled(units.reshape(-1, _EIGHT, _PANEL)).reshape(BLOCKS, -1)
 
 

@@ -1,24 +1,6 @@
 // Attention over the at most 16 positions of a frame: a warp for each query head of a row.
 #pragma once
-#include "panels.cuh"
-
-// One row's keys and values of a key/value head, a warp's.
-struct Past {
-    uint4 key[8];     // of position lane / 2, one half of the head
-    uint2 value[16];  // of each position, four columns
-
-    // What was cached by earlier launches; zeros for later positions.
-    __device__ void take(const bf16* keys, const bf16* values, int start) {
-        const int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            key[i] = lane / 2 < start ? reinterpret_cast<const uint4*>(keys)[(lane * HEAD / 2 + i * 8) / 8]
-                                      : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < POSITIONS; ++i)
-            value[i] = i < start ? reinterpret_cast<const uint2*>(values)[i * HEAD / 4 + lane] : make_uint2(0, 0);
-    }
-};
+#include "products.cuh"
 
 // A head, four columns a lane, normalised and rotated.
 __device__ float4 rotated(float4 x, float4 weight, float4 cos, float4 sin, float eps) {
@@ -27,102 +9,98 @@ __device__ float4 rotated(float4 x, float4 weight, float4 cos, float4 sin, float
     float4 other;
     other.x = __shfl_xor_sync(ALL, x.x, 16), other.y = __shfl_xor_sync(ALL, x.y, 16);
     other.z = __shfl_xor_sync(ALL, x.z, 16), other.w = __shfl_xor_sync(ALL, x.w, 16);
-    return make_float4(x.x * cos.x + other.x * sin.x, x.y * cos.y + other.y * sin.y, x.z * cos.z + other.z * sin.z,
-                       x.w * cos.w + other.w * sin.w);
+    return x * cos + other * sin;
 }
 
+__device__ uint2 two_at(const bf16* from) { return *reinterpret_cast<const uint2*>(from); }
+
+// The warps of a key/value head's queries share keys and values of a row in shared memory.
 struct Attention {
-    bf16* qkv;  // of each key/value head its queries, key and value; they announce themselves
     const bf16 *qk_norm, *cos, *sin;
     bf16 *keys, *values;
-    unsigned char* attended;  // panels
     int start, count;
     float eps;
 
-    __device__ void recall(Past& past, int row, int kv_head) const {
-        const long cached = (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD;
-        past.take(keys + cached, values + cached, start);
+    static __device__ int sharers() { return threadIdx.x / WARP / GROUP; }
+    static __device__ unsigned char* near_keys() { return shared + CACHED_AT + sharers() * 2 * CACHED_BYTES; }
+    static __device__ long cached(int row, int kv_head) { return (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD; }
+
+    // What earlier launches cached comes to shared memory. By one thread.
+    __device__ void recall(int row, int kv_head) const {
+        const u32 barrier = barrier_at(RECALLED + sharers()), to = address_of(near_keys());
+        const int bytes = start * 2 * HEAD;
+        expect_bytes(barrier, 2 * bytes);
+        if (start == 0) return;
+        bring_bytes(to, keys + cached(row, kv_head), bytes, barrier);
+        bring_bytes(to + CACHED_BYTES, values + cached(row, kv_head), bytes, barrier);
     }
 
-    // `count` positions of a row from `start` on, in one query head. The first of those that share a key stores it.
-    __device__ void attend(Past& past, int row, int kv_head, int member) const {
-        const int lane = threadIdx.x % 32, head = kv_head * GROUP + member;
-        float* asked = reinterpret_cast<float*>(shared + SCRATCH_AT) + threadIdx.x / 32 * SCRATCH_FLOATS;
-        uint2* new_key = reinterpret_cast<uint2*>(asked + 2 * HALF_PITCH);
-        const long cached = (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD + lane * 4;
+    // `count` positions of a row from `start` on, in one query head. `qkv` has of each key/value head its queries, key
+    // and value. All of the warps that share a key make it; the first keeps it for later launches.
+    __device__ void attend(const unsigned char* qkv, unsigned char* attended, int row, int kv_head, int member) const {
+        const int lane = threadIdx.x % WARP, head = kv_head * GROUP + member;
+        float* asked = reinterpret_cast<float*>(shared + ASKED_AT + threadIdx.x / WARP * ASKED_BYTES);
 #pragma unroll 1
         for (int position = start; position < start + count; ++position) {
-            const int token = row * count + position - start;
-            const float4 angle_cos = widened(load<uint2>(cos + position * HEAD + lane * 4));
-            const float4 angle_sin = widened(load<uint2>(sin + position * HEAD + lane * 4));
-            const float4 key_norm = widened(load<uint2>(qk_norm + (HEADS + kv_head) * HEAD + lane * 4));
-            const float4 query_norm = widened(load<uint2>(qk_norm + head * HEAD + lane * 4));
-            const bf16* source = asked_of(token, kv_head);
+            const int token = row * count + position - start, at = position * HEAD + lane * 4;
+            const unsigned char* source = qkv + 2 * (token * QKV + kv_head * (GROUP + 2) * HEAD + lane * 4);
+            const uint2 raw_cos = two_at(cos + at), raw_sin = two_at(sin + at);
+            const uint2 key_norm = two_at(qk_norm + (HEADS + kv_head) * HEAD + lane * 4);
+            const uint2 query_norm = two_at(qk_norm + head * HEAD + lane * 4);
             uint2 value, raw_key, raw_query;
             do {
-                value = seen_two(source + (GROUP + 1) * HEAD);
-                raw_key = seen_two(source + GROUP * HEAD);
-                raw_query = seen_two(source + member * HEAD);
-            } while (!is_there(value) || !is_there(raw_key) || !is_there(raw_query));
-            fence_is_near();
-            const uint2 key = rounded(rotated(widened(raw_key), key_norm, angle_cos, angle_sin, eps));
-            const float4 query = rotated(widened(raw_query), query_norm, angle_cos, angle_sin, eps);
-            new_key[lane] = key;
+                value = seen_two(source + 2 * (GROUP + 1) * HEAD);
+                raw_key = seen_two(source + 2 * GROUP * HEAD);
+                raw_query = seen_two(source + 2 * member * HEAD);
+            } while (!__all_sync(ALL, is_there(value) && is_there(raw_key) && is_there(raw_query)));
+            const float4 angle_cos = widened(raw_cos), angle_sin = widened(raw_sin);
+            const uint2 key = rounded(rotated(widened(raw_key), widened(key_norm), angle_cos, angle_sin, eps));
+            const float4 query = rotated(widened(raw_query), widened(query_norm), angle_cos, angle_sin, eps);
             *reinterpret_cast<float4*>(asked + lane / 16 * HALF_PITCH + lane % 16 * 4) = query;
+            *reinterpret_cast<uint2*>(near_keys() + 2 * at) = key;
+            *reinterpret_cast<uint2*>(near_keys() + CACHED_BYTES + 2 * at) = value;
             if (member == 0) {
-                *reinterpret_cast<uint2*>(keys + cached + position * HEAD) = key;
-                *reinterpret_cast<uint2*>(values + cached + position * HEAD) = value;
+                *reinterpret_cast<uint2*>(keys + cached(row, kv_head) + at) = key;
+                *reinterpret_cast<uint2*>(values + cached(row, kv_head) + at) = value;
             }
             __syncwarp();
-            if (lane / 2 == position)
-#pragma unroll
-                for (int i = 0; i < 8; ++i) past.key[i] = reinterpret_cast<const uint4*>(new_key)[lane % 2 * 8 + i];
-#pragma unroll
-            for (int i = 0; i < POSITIONS; ++i)
-                if (i == position) past.value[i] = value;
-            const float4 sum = look(past, asked + lane % 2 * HALF_PITCH, position);
-            unsigned char* piece = piece_of(attended, ATTENDED / PANEL, token, head * HEAD + lane * 4);
-            reinterpret_cast<uint2*>(piece)[lane % 2] = rounded(sum);
+            const uint2 sum = rounded(look(near_keys(), asked, position));
+            announce(word_of(attended, ATTENDED, token, head * HEAD + lane * 4), sum.x);
+            announce(word_of(attended, ATTENDED, token, head * HEAD + lane * 4 + 2), sum.y);
             __syncwarp();
         }
     }
 
-    // Marks for the next layer: all who share a key have read it.
-    __device__ void forget(int row, int kv_head) const {
-        for (int token = row * count; token < (row + 1) * count; ++token)
-            for (int part = 0; part < GROUP + 2; ++part)
-                mark_two(asked_of(token, kv_head) + part * HEAD);
-    }
-
-    __device__ bf16* asked_of(int token, int kv_head) const {
-        return qkv + long(token) * QKV + kv_head * (GROUP + 2) * HEAD + threadIdx.x % 32 * 4;
-    }
-
-    // Four columns of the attention over positions up to `last`; `asked` is the half of the query that the lane takes.
-    __device__ float4 look(const Past& past, const float* asked, int last) const {
-        const int lane = threadIdx.x % 32;
+    // Four columns of the attention over positions up to `last`. Of a score two lanes have half a head each; they begin
+    // at different pieces, so that all read from different banks.
+    static __device__ float4 look(const unsigned char* near, const float* asked, int last) {
+        const int lane = threadIdx.x % WARP, position = lane / 2, half = lane % 2;
         float4 products = make_float4(0, 0, 0, 0);
-#pragma unroll
+#pragma unroll 2
         for (int i = 0; i < 8; ++i) {
-            const float4* query = reinterpret_cast<const float4*>(asked + 8 * i);
-            products = products + query[0] * widened(make_uint2(past.key[i].x, past.key[i].y));
-            products = products + query[1] * widened(make_uint2(past.key[i].z, past.key[i].w));
+            const int piece = (i + position + 4 * half) % 8;
+            const uint4 key = *reinterpret_cast<const uint4*>(near + position * 2 * HEAD + half * HEAD + piece * 16);
+            const float4* query = reinterpret_cast<const float4*>(asked + half * HALF_PITCH + piece * 8);
+            products = products + query[0] * widened(make_uint2(key.x, key.y));
+            products = products + query[1] * widened(make_uint2(key.z, key.w));
         }
         float score = products.x + products.y + (products.z + products.w);
         score = (score + __shfl_xor_sync(ALL, score, 1)) * rsqrtf(HEAD);
-        if (lane / 2 > last) score = -1e30f;
+        if (position > last) score = -1e30f;  // whatever stands there
         float largest = score;
 #pragma unroll
-        for (int distance = 2; distance < 32; distance *= 2)
+        for (int distance = 2; distance < WARP; distance *= 2)
             largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, distance));
         const float share = __expf(score - largest);
         const float whole = total_of_warp(share) / 2;
         float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < POSITIONS; ++i) {
+#pragma unroll 2
+        for (int i = 0; i <= last; ++i) {
             const float part = __shfl_sync(ALL, share, 2 * i);
-            sum = sum + make_float4(part, part, part, part) * widened(past.value[i]);
+            const uint2 value = *reinterpret_cast<const uint2*>(near + CACHED_BYTES + i * 2 * HEAD + lane * 8);
+            sum = sum + make_float4(part, part, part, part) * widened(value);
         }
-        return sum * make_float4(1 / whole, 1 / whole, 1 / whole, 1 / whole);
+        const float scale = __fdividef(1, whole);
+        return sum * make_float4(scale, scale, scale, scale);
     }
 };

@@ -1,66 +1,70 @@
-// How a pass is shared out among blocks and warps, and what stands where in a block's shared memory.
+// How a pass is shared out among blocks and warps, and what stands where in memory.
 // Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, LAYERS.
 #pragma once
 #include "sm90.cuh"
 
-constexpr int RANKS = 2, BLOCKS = 128;  // blocks of a cluster; of a launch
-// Warps that multiply and attend, in two groups; two more bring panels and weights.
-constexpr int GROUPS = 2, WARPS = 8, WORKERS = 32 * WARPS, GROUP_THREADS = WORKERS / GROUPS, THREADS = WORKERS + 64;
+constexpr int BLOCKS = 128;
+// Warps that multiply and attend, in two groups. Of a third group three bring weights and one clears; it gives the
+// others registers that it does not need.
+constexpr int WARP = 32, GROUPS = 2, WARPS = 8, WORKERS = WARP * WARPS, GROUP_THREADS = WORKERS / GROUPS;
+constexpr int SUPPLIERS = 3, THREADS = WORKERS + GROUP_THREADS, REGISTERS = 232, FEW_REGISTERS = 40;
 constexpr u32 ALL = 0xffffffff;
 
-// Rows that are multiplied stand in tiles of 64, a tile in panels of 64 columns: the sum of squares of each row's part,
-// float32, then the rows, whose 16-byte pieces are exchanged as the tensor cores read them.
-constexpr int TILE_ROWS = 64, PANEL = 64, ROW_BYTES = 2 * PANEL;
-constexpr int SQUARES_BYTES = 4 * TILE_ROWS, PANEL_BYTES = SQUARES_BYTES + TILE_ROWS * ROW_BYTES;
-constexpr int SLOTS = 8, SLOT_BYTES = 9 * 1024, ROWS_AT = 1024, SQUARES_AT = ROWS_AT - SQUARES_BYTES;  // of a slot
+// Rows are multiplied in tiles of 64, 16 a warp, 16 columns an instruction, of which each thread holds four words. So
+// rows stand in memory: 16 of them by 16 columns, 16 bytes a thread.
+constexpr int TILE_ROWS = 64, STEP = 16, STEP_BYTES = 2 * STEP * STEP;
+// Weights stand as the tensor cores read them: panels of 64 inputs, in them eight outputs by eight.
+constexpr int PANEL = 64, PANEL_STEPS = PANEL / STEP, ROW_BYTES = 2 * PANEL;
 
-// The blocks of a team share the columns of a product that is added, a panel, and split its inputs. Blocks of a cluster
-// are of two teams and have the same part.
+// The blocks of a team share the columns of a product that is added, and split its inputs.
 constexpr int TEAMS = HIDDEN / PANEL, MEMBERS = BLOCKS / TEAMS;
 constexpr int HEAD = 128, POSITIONS = 16, GROUP = HEADS / KV_HEADS, HEAD_BLOCKS = BLOCKS / KV_HEADS;
 constexpr int HALF_PITCH = HEAD / 2 + 4;  // both halves of a head are read at once, from different banks
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD, ATTENDED = HEADS * HEAD;
 
-// What happens to a product's sums. Normalised: divided by the root mean square of the row that was multiplied.
-enum Ending { NORMALISED, GATED, ADDED, LOGITS };
+// Weights go through a ring of slots, a panel in each.
+constexpr int SLOTS = 19, SLOT_BYTES = 8192;
 
-// A product of a pass: what a block has of it.
-template <int OUT, int IN, Ending END>
+// A product of a pass: what a block has of it, all inputs or one of so many parts of them.
+template <int OUT, int IN, int PARTS>
 struct Product {
-    static constexpr Ending ending = END;
-    static constexpr int ALL_PANELS = IN / PANEL;
-    static constexpr int PARTS = END == ADDED ? MEMBERS : 1;  // of the inputs, for blocks that share columns
-    static constexpr int COLUMNS = PARTS * OUT / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = ALL_PANELS / PARTS;
-    static constexpr int PANEL_COLUMNS_BYTES = COLUMNS * ROW_BYTES, BYTES = PANELS * PANEL_COLUMNS_BYTES;  // of weights
-    static constexpr int MAKERS = PARTS == 1 ? MEMBERS : BLOCKS / PARTS;  // blocks that make a part of the inputs
-    static_assert(PARTS * PANELS * PANEL == IN && PANELS % RANKS == 0 && (END == ADDED || COLUMNS < PANEL), "sizes");
+    static constexpr int COLUMNS = PARTS * OUT / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = IN / PANEL / PARTS;
+    static constexpr int PANEL_BYTES = COLUMNS * ROW_BYTES, BYTES = PANELS * PANEL_BYTES;  // of weights
+    static_assert(PARTS * PANELS * PANEL == IN && PANELS % GROUPS == 0 && PANELS <= SLOTS, "sizes");
+    static_assert(COLUMNS % 16 == 0 && PANEL_BYTES <= SLOT_BYTES, "sizes");
 };
-using Qkv = Product<QKV, HIDDEN, NORMALISED>;
-using Output = Product<HIDDEN, ATTENDED, ADDED>;
-using GateUp = Product<2 * INNER, HIDDEN, GATED>;
-using Down = Product<HIDDEN, INNER, ADDED>;
-using Heads = Product<ENTRIES, HIDDEN, LOGITS>;
+using Qkv = Product<QKV, HIDDEN, 1>;
+using Output = Product<HIDDEN, ATTENDED, MEMBERS>;
+using GateUp = Product<2 * INNER, HIDDEN, 1>;
+using Down = Product<HIDDEN, INNER, MEMBERS>;
+using Heads = Product<ENTRIES, HIDDEN, 1>;
 constexpr int LAYER_BYTES = Qkv::BYTES + Output::BYTES + GateUp::BYTES + Down::BYTES;
 
-// Where blocks wait for results, which are counted: of each part of one its makers. A cache line for each counter.
-enum Meeting { ATTENDED_TO, OUTPUT_ADDED, GATED_UP, DOWN_ADDED, MEETINGS };
-constexpr int COUNTED_PARTS = TEAMS, COUNTER_WORDS = 32, MEETING_WORDS = COUNTED_PARTS * COUNTER_WORDS;
+// What blocks tell one another in a layer, bytes of each row in the order in which it stands there: rows that are
+// multiplied, and of those that are normalised the sum of squares of each team's columns; queries, keys and values.
+constexpr int X_BYTES = 2 * HIDDEN, SQUARES_BYTES = 4 * TEAMS;
+constexpr int X_AT = 0, X_SQUARES_AT = X_AT + X_BYTES, MIDDLE_AT = X_SQUARES_AT + SQUARES_BYTES;
+constexpr int MIDDLE_SQUARES_AT = MIDDLE_AT + X_BYTES, QKV_AT = MIDDLE_SQUARES_AT + SQUARES_BYTES;
+constexpr int ATTENDED_AT = QKV_AT + 2 * QKV, INNER_AT = ATTENDED_AT + 2 * ATTENDED, TOLD_BYTES = INNER_AT + 2 * INNER;
+// And of each block its part of a sum, which one block reads. Turns are even and odd; the last of a launch is odd.
+constexpr int HANDED_BYTES = 4 * PANEL * BLOCKS;
 
 constexpr int most(int a, int b) { return a > b ? a : b; }
 
-// Shared memory. Products that are added have one place for their weights, the others another.
-constexpr int WIDE_AT = SLOTS * SLOT_BYTES, WIDE_BYTES = most(most(Qkv::BYTES, GateUp::BYTES), Heads::BYTES);
-constexpr int NARROW_AT = WIDE_AT + WIDE_BYTES, SCRATCH_AT = NARROW_AT + most(Output::BYTES, Down::BYTES);
-constexpr int SCRATCH_FLOATS = 2 * HALF_PITCH + HEAD / 2, BARRIERS_AT = SCRATCH_AT + 4 * WARPS * SCRATCH_FLOATS;
-enum Barrier { FULL, EMPTY = FULL + SLOTS, WIDE_HERE = EMPTY + SLOTS, NARROW_HERE, WIDE_READ, NARROW_READ, BARRIERS };
-constexpr int QUIET_AT = BARRIERS_AT + 8 * BARRIERS, SHARED_BYTES = QUIET_AT + 4;
-static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");
-static_assert(TEAMS >= KV_HEADS && SHARED_BYTES <= 232448, "shared memory");
+// Products of all inputs are multiplied by one piece of code, those of a part of them by another: as little code as can
+// be, even where columns are multiplied that nobody needs.
+constexpr int WIDE = most(most(Qkv::COLUMNS, GateUp::COLUMNS), Heads::COLUMNS), WIDE_PANELS = Qkv::PANELS;
+constexpr int NARROW = Output::COLUMNS, NARROW_PANELS = most(Output::PANELS, Down::PANELS);
+static_assert(GateUp::PANELS == WIDE_PANELS && Heads::PANELS == WIDE_PANELS && Down::COLUMNS == NARROW, "sizes");
 
-// Where a product's weights come to, and the barriers that say that they are here and that they have been read.
-template <class P>
-struct Place {
-    static constexpr bool NARROW = P::ending == ADDED;
-    static constexpr int AT = NARROW ? NARROW_AT : WIDE_AT;
-    static constexpr Barrier HERE = NARROW ? NARROW_HERE : WIDE_HERE, READ = NARROW ? NARROW_READ : WIDE_READ;
-};
+// Shared memory: weights; where the groups exchange sums, in turn at two places; for each warps that share a key/value
+// head keys and values of a row; for each warp a query.
+constexpr int EXCHANGE_AT = SLOTS * SLOT_BYTES, EXCHANGE_BYTES = 4 * WORKERS * most(WIDE, NARROW) / 4;
+constexpr int CACHED_BYTES = 2 * HEAD * POSITIONS, CACHED_AT = EXCHANGE_AT + 2 * EXCHANGE_BYTES;
+constexpr int ASKED_AT = CACHED_AT + WARPS / GROUP * 2 * CACHED_BYTES, ASKED_BYTES = 4 * 2 * HALF_PITCH;
+constexpr int BARRIERS_AT = ASKED_AT + WARPS * ASKED_BYTES;
+enum Barrier { FULL, EMPTY = FULL + SLOTS, READ = EMPTY + SLOTS, CLEARED, RECALLED };
+constexpr int BARRIERS = RECALLED + WARPS / GROUP, SHARED_BYTES = BARRIERS_AT + 8 * BARRIERS;
+static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");
+// Layers take turns at two places, and the head needs the one where the first layer of the next launch does not begin.
+static_assert(LAYERS % 2 == 1 && TEAMS == 16 && SHARED_BYTES <= 232448, "sizes");

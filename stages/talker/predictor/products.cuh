@@ -1,151 +1,215 @@
-// A product of a pass from its inputs to its stored outputs.
+// A product of a pass from its inputs to its results.
 #pragma once
-#include "panels.cuh"
+#include "hopper.cuh"
 
-// Describes rows of 128 bytes to the tensor cores, in groups of eight, their 16-byte pieces exchanged.
-__device__ u64 described(u32 at) { return u64(1) << 62 | u64(1024 >> 4) << 32 | u64(1) << 16 | at >> 4; }
+__device__ u32 barrier_at(int index) { return address_of(shared) + BARRIERS_AT + 8 * index; }
 
-// Where products end.
-struct Results {
-    bf16* qkv;
-    unsigned char* inner;
-    float *logits, *handed;
-    int tokens, count;
-    float eps;
+// What the blocks tell one another in a layer.
+struct Told {
+    unsigned char* at;
+    u32 rows;  // that there is room for
 
-    // A row's outputs, of each eight of the block's columns two neighbours. `squares`: the sum of the multiplied row's.
-    template <class P>
-    __device__ void store(const float2 (&sums)[P::EIGHTS], float squares, int row) const {
-        const int lane = threadIdx.x % 4;
-        const float scale = rsqrtf(squares / HIDDEN + eps);
-        if (row >= tokens) return;
-        if constexpr (P::ending == NORMALISED) {
-            u32* out = reinterpret_cast<u32*>(qkv + long(row) * QKV + blockIdx.x * P::COLUMNS) + lane;
-#pragma unroll
-            for (int i = 0; i < P::EIGHTS; ++i) announce(out + 4 * i, pair_of(sums[i].x * scale, sums[i].y * scale));
-        } else if constexpr (P::ending == GATED) {
-#pragma unroll
-            for (int i = 0; i < P::EIGHTS; i += 2) {
-                unsigned char* piece = piece_of(inner, INNER / PANEL, row, blockIdx.x * (P::COLUMNS / 2) + 4 * i);
-                reinterpret_cast<u32*>(piece)[lane] = pair_of(gated(sums[i], scale), gated(sums[i + 1], scale));
-            }
-        } else if constexpr (P::ending == LOGITS) {
-            if (row % count != count - 1) return;
-            float2* out = reinterpret_cast<float2*>(logits + long(row / count) * ENTRIES + blockIdx.x * P::COLUMNS);
-#pragma unroll
-            for (int i = 0; i < P::EIGHTS; ++i) out[4 * i + lane] = make_float2(sums[i].x * scale, sums[i].y * scale);
-        } else {
-            float2* out = reinterpret_cast<float2*>(handed + long(row) * P::COLUMNS);
-#pragma unroll
-            for (int i = 0; i < P::EIGHTS; ++i) announce(out + 4 * i + lane, sums[i]);
+    __device__ unsigned char* part(u32 offset) const { return at + offset * rows; }
+};
+
+// Where two neighbouring columns of a row stand, for the product that multiplies it.
+__device__ unsigned char* word_of(unsigned char* part, u32 columns, u32 row, u32 column) {
+    const u32 step = row / STEP * (columns / STEP) + column / STEP, thread = row % 8 * 4 + column % 8 / 2;
+    return part + step * STEP_BYTES + thread * 16 + (row % STEP / 8 + column % STEP / 8 * 2) * 4;
+}
+
+// A thread that brings weights, panels in turn with others: one alone is too slow. What blocks tell one another comes
+// late while many weights are on their way, so no more than `pace` panels are.
+struct WeightSupply {
+    u32 pace, which, number;  // panels so far
+
+    __device__ void bring(const unsigned char* from, int panels, int bytes) {
+#pragma unroll 1
+        for (; panels > 0; --panels, from += bytes, ++number) {
+            if (number % SUPPLIERS != which) continue;
+            const u32 slot = number % SLOTS, full = barrier_at(FULL) + 8 * slot;
+            if (number >= SLOTS) await_bytes(barrier_at(EMPTY) + 8 * slot, (number / SLOTS - 1) % 2);
+            if (number >= pace)
+                await_bytes(barrier_at(FULL) + 8 * ((number - pace) % SLOTS), (number - pace) / SLOTS % 2);
+            expect_bytes(full, bytes);
+            bring_once(address_of(shared) + slot * SLOT_BYTES, from, bytes, full);
         }
-    }
-
-    static __device__ float gated(float2 sums, float scale) {
-        const float gate = sums.x * scale;
-        return __fdividef(gate * (sums.y * scale), 1 + __expf(-gate));
     }
 };
 
-// A working warp's side of what is brought. The two groups take panels in turn, and each ends every other eight rows.
-struct Demand {
-    int tiles, bytes;
-    u32 number;  // panels so far
-    u32 wide_phase, narrow_phase;
+// What a block multiplies: of every row so many panels from some step on.
+struct Inputs {
+    const unsigned char* x;
+    int row_steps, first_step, panels;
+};
 
-    // x · weightsᵀ, ended as the product ends.
-    template <class P>
-    __device__ void multiply_rows(const Results& results) {
-        const int group = __shfl_sync(ALL, threadIdx.x / GROUP_THREADS, 0);
-        u32& phase = Place<P>::NARROW ? narrow_phase : wide_phase;
-        await_bytes(barrier_at(Place<P>::HERE), phase);
-        phase ^= 1;
-#pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile, number += P::PANELS) {
-            float sums[P::COLUMNS / 2], squares[2];
-            multiply_tile<P>(sums, squares, group, address_of(shared) + Place<P>::AT);
-            float2 both[P::EIGHTS];
-            const float square = add_groups<P>(both, sums, squares, group);
-            if (tile == tiles - 1) {
-                if (threadIdx.x == 0) arrive(there(barrier_at(Place<P>::READ), blockIdx.x % RANKS));
-                if (P::ending == GATED) fence_is_near();
-            }
-            results.store<P>(both, square, tile * TILE_ROWS + first_row() + 8 * group);
-        }
+// The squares of a row's columns, as the teams tell them: four teams' a thread.
+__device__ float total_of_squares(const unsigned char* squares, int row, int tokens) {
+    const unsigned char* at = squares + row * SQUARES_BYTES + threadIdx.x % 4 * 16;
+    uint4 four = make_uint4(0, 0, 0, 0);
+    do
+        if (row < tokens) four = seen_four(at);
+    while (!__all_sync(ALL, is_there(four)));
+    const float4 each = floats_of(four);
+    float sum = each.x + each.y + (each.z + each.w);
+    sum += __shfl_xor_sync(ALL, sum, 1);
+    return sum + __shfl_xor_sync(ALL, sum, 2);
+}
+
+constexpr int MOST_HELD = 3;
+
+// A working warp's side of a product: x · weightsᵀ. The two groups take panels in turn, and each ends every other eight
+// rows.
+struct Demand {
+    int tokens, group;
+    u32 number;  // panels so far
+
+    __device__ int first_row(int tile) const { return tile * TILE_ROWS + threadIdx.x % GROUP_THREADS / WARP * STEP; }
+    __device__ int ended_row(int tile) const { return first_row(tile) + threadIdx.x % WARP / 4 + 8 * group; }
+
+    // Two columns of every eight of a tile's rows that the thread ends. Weights are not needed again behind the last tile.
+    // `turn` is another than before.
+    template <int COLUMNS, int MOST_PANELS>
+    __device__ void multiply(float2 (&ended)[COLUMNS / 8], const Inputs& inputs, int tile, bool last, int turn) const {
+        float sums[COLUMNS / 2];
+        const int first = first_row(tile), panels = inputs.panels / GROUPS, lane = threadIdx.x % WARP;
+        const u32 step = first / STEP * inputs.row_steps + inputs.first_step;
+        multiply_tile<COLUMNS, MOST_PANELS / GROUPS>(sums, inputs.x + step * STEP_BYTES, panels, first);
+        if (last && lane < panels) arrive(barrier_at(EMPTY) + 8 * ((number + group + lane * GROUPS) % SLOTS));
+        add_groups<COLUMNS>(ended, sums, turn);
     }
 
-    // The group's part of the sums, and of the rows' squares. The slot that it had last is not released.
-    template <class P>
-    __device__ void multiply_tile(float (&sums)[P::COLUMNS / 2], float (&squares)[2], int group, u32 weights) const {
+    // The group's part of the sums, from the warp's 16 rows on. Where there are no rows, anything is multiplied.
+    template <int COLUMNS, int MOST_PANELS>
+    __device__ void multiply_tile(float (&sums)[COLUMNS / 2], const unsigned char* x, int panels, int first) const {
+        // Panels are taken in pairs, of which so many are in registers.
+        constexpr int PAIR = 2 * PANEL_STEPS, PAIRS = (MOST_PANELS + 1) / 2;
+        constexpr int HELD = PAIRS < MOST_HELD ? PAIRS : MOST_HELD;
+        const int lane = threadIdx.x % WARP;
+        const bool any = first < tokens, upper = first + lane / 4 < tokens, lower = first + lane / 4 + 8 < tokens;
+        uint4 left[HELD][PAIR];
+        x += (group * PANEL_STEPS * WARP + lane) * 16;
+        const auto take = [&](int pair) {
 #pragma unroll
-        for (int i = 0; i < P::COLUMNS / 2; ++i) sums[i] = 0;
-        squares[0] = squares[1] = 0;
-        u64 right = described(weights + group * P::PANEL_COLUMNS_BYTES);
-#pragma unroll 1
-        for (u32 panel = number + group; panel < number + P::PANELS;
-             panel += GROUPS, right += GROUPS * P::PANEL_COLUMNS_BYTES >> 4) {
-            const u32 slot = panel % SLOTS, full = barrier_at(FULL) + 8 * slot;
-            await_bytes(full, panel / SLOTS % 2);
-            if (threadIdx.x % GROUP_THREADS == 0) expect_bytes(full, bytes);
-            const u64 left = described(address_of(shared) + slot * SLOT_BYTES + ROWS_AT);
-            pin(sums);
-            begin_products();
-#pragma unroll
-            for (int step = 0; step < PANEL / 16; ++step) multiply(sums, left + 2 * step, right + 2 * step);
-            close_products();
-            if constexpr (P::ending != ADDED) {
-                const float* known = floats_in(slot, SQUARES_AT) + first_row();
-                squares[0] += known[0], squares[1] += known[8];
+            for (int step = 0; step < PAIR; ++step) {
+                const int panel = pair * 2 + step / PANEL_STEPS;
+                if (step % PANEL_STEPS == 0 && panel >= panels) break;
+                const int there = panel * GROUPS * PANEL_STEPS + step % PANEL_STEPS;
+                left[pair % HELD][step] = seen_four(x + there * STEP_BYTES);
             }
-            await_products<1>();
-            if (panel >= number + GROUPS) release(panel - GROUPS);
+        };
+        const auto lacks = [&](int pair) {
+            u32 above = 0, below = 0;
+#pragma unroll
+            for (int step = 0; step < PAIR; ++step) {
+                const uint4& four = left[pair % HELD][step];
+                if (step % PANEL_STEPS == 0 && pair * 2 + step / PANEL_STEPS >= panels) break;
+                above = max(above, max(four.x, four.z)), below = max(below, max(four.y, four.w));
+            }
+            static_assert(MARK == 0xffffffff, "the largest");
+            return __any_sync(ALL, (upper && above == MARK) || (lower && below == MARK));
+        };
+        if (any) take(0);
+        await_weights(panels);
+        // What is looked for too early is looked for twice, which takes long: where the first pair has come, others
+        // will.
+        if (any) {
+            while (lacks(0)) take(0);
+#pragma unroll
+            for (int pair = 1; pair < HELD; ++pair) take(pair);
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
+        u32 slot = (number + group) % SLOTS;
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            uint4(&steps)[PAIR] = left[pair % HELD];
+            if (pair * 2 >= panels) break;
+            if (any)
+                while (lacks(pair)) take(pair);
+#pragma unroll
+            for (int panel = 0; panel < 2; ++panel) {
+                if (pair * 2 + panel >= panels) break;
+                const u32 right = low_description(address_of(shared) + slot * SLOT_BYTES);
+                pin(sums), pin(steps);
+                begin_products();
+#pragma unroll
+                for (int step = 0; step < PANEL_STEPS; ++step)
+                    ::multiply(sums, steps[panel * PANEL_STEPS + step], right + (step * 2 * STEP >> 4));
+                close_products();
+                slot = slot + GROUPS < SLOTS ? slot + GROUPS : slot + GROUPS - SLOTS;
+                pin(slot);
+            }
+            if (pair > 0 && pair - 1 + HELD < PAIRS) {
+                await_products<2>();
+                pin(left[(pair - 1) % HELD]);
+                if (any) take(pair - 1 + HELD);
+            }
         }
         await_products<0>();
         pin(sums);
+#pragma unroll
+        for (int pair = 0; pair < HELD; ++pair) pin(left[pair]);
     }
 
-    // What both groups have of the rows that this one ends. Each tells the other in the slot that it had last.
-    template <class P>
-    __device__ float add_groups(float2 (&both)[P::EIGHTS], const float (&sums)[P::COLUMNS / 2],
-                                const float (&squares)[2], int group) const {
-        meet_group(group);  // what is overwritten now has been read
-        const u32 last = number + P::PANELS - GROUPS, place = threadIdx.x % GROUP_THREADS * 4;
-        float* told = floats_in((last + group) % SLOTS, ROWS_AT) + place;
-        const float* heard = floats_in((last + 1 - group) % SLOTS, ROWS_AT) + place;
+    // The group's weights are there.
+    __device__ void await_weights(int panels) const {
+        const int lane = threadIdx.x % WARP;
+        const u32 each = number + lane * GROUPS + group, full = barrier_at(FULL) + 8 * (each % SLOTS);
+        while (!__all_sync(ALL, lane >= panels || has_passed(full, each / SLOTS % 2))) {
+        }
+    }
+
+    // What both groups have of the rows that this one ends. A place is used again when all have met once more.
+    template <int COLUMNS>
+    __device__ void add_groups(float2 (&ended)[COLUMNS / 8], const float (&sums)[COLUMNS / 2], int turn) const {
+        float4* place = reinterpret_cast<float4*>(shared + EXCHANGE_AT + turn % 2 * EXCHANGE_BYTES);
+        float4* told = place + group * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
+        const float4* heard = place + (1 - group) * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
         const auto of = [&](int i, bool below) {
             return below ? make_float2(sums[4 * i + 2], sums[4 * i + 3]) : make_float2(sums[4 * i], sums[4 * i + 1]);
         };
 #pragma unroll
-        for (int i = 0; i < P::EIGHTS; i += 2) {
+        for (int i = 0; i < COLUMNS / 8; i += 2) {
             const float2 one = of(i, group == 0), two = of(i + 1, group == 0);
-            *reinterpret_cast<float4*>(told + 256 * i) = make_float4(one.x, one.y, two.x, two.y);
+            told[WORKERS * i / 2] = make_float4(one.x, one.y, two.x, two.y);
+            ended[i] = of(i, group == 1), ended[i + 1] = of(i + 1, group == 1);
         }
-        if constexpr (P::ending != ADDED) told[256 * P::EIGHTS] = group == 0 ? squares[1] : squares[0];
-        show_shared();
         meet_workers();
 #pragma unroll
-        for (int i = 0; i < P::EIGHTS; i += 2) {
-            const float2 one = of(i, group == 1), two = of(i + 1, group == 1);
-            const float4 four = *reinterpret_cast<const float4*>(heard + 256 * i);
-            both[i] = make_float2(four.x + one.x, four.y + one.y);
-            both[i + 1] = make_float2(four.z + two.x, four.w + two.y);
+        for (int i = 0; i < COLUMNS / 8; i += 2) {
+            const float4 four = heard[WORKERS * i / 2];
+            ended[i].x += four.x, ended[i].y += four.y;
+            ended[i + 1].x += four.z, ended[i + 1].y += four.w;
         }
-        float square = 0;
-        if constexpr (P::ending != ADDED) square = heard[256 * P::EIGHTS] + (group == 0 ? squares[0] : squares[1]);
-        release(last + 1 - group);
-        return square;
-    }
-
-    // Of the two rows of a tile, eight apart, that the tensor cores give a thread.
-    static __device__ int first_row() { return threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4; }
-
-    static __device__ float* floats_in(u32 slot, int at) {
-        return reinterpret_cast<float*>(shared + slot * SLOT_BYTES + at);
-    }
-
-    // A slot may be filled anew, by the block that brings its panels.
-    static __device__ void release(u32 panel) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(there(barrier_at(EMPTY) + 8 * (panel % SLOTS), panel % RANKS));
     }
 };
+
+// Queries, keys and values of a row, told to those who attend.
+__device__ void tell_qkv(const float2 (&sums)[WIDE / 8], float scale, unsigned char* qkv, int row) {
+    unsigned char* out = qkv + 2 * (row * QKV + blockIdx.x * Qkv::COLUMNS) + threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < Qkv::EIGHTS; ++i) announce(out + 16 * i, pair_of(sums[i].x * scale, sums[i].y * scale));
+}
+
+__device__ float gated(float2 sums, float scale) {
+    const float gate = sums.x * scale;
+    return __fdividef(gate * (sums.y * scale), 1 + __expf(-gate));
+}
+
+// Of every eight gates and what they open two each stand beside one another.
+__device__ void tell_gated(const float2 (&sums)[WIDE / 8], float scale, unsigned char* inner, int row) {
+    const int column = blockIdx.x * (GateUp::COLUMNS / 2) + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < GateUp::EIGHTS; i += 2)
+        announce(word_of(inner, INNER, row, column + 4 * i), pair_of(gated(sums[i], scale), gated(sums[i + 1], scale)));
+}
+
+// A block's part of a sum, told to the one that adds it up. Bits of the lowest weight say whether the turn is odd.
+__device__ u32 in_turn(float part, u32 turn) { return (__float_as_uint(part) & ~1u) | turn; }
+__device__ void hand(const float2 (&sums)[NARROW / 8], unsigned char* handed, int row, u32 turn) {
+    unsigned char* out = handed + row * (4 * NARROW) + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < NARROW / 8; ++i)
+        announce(out + 32 * i, make_uint2(in_turn(sums[i].x, turn), in_turn(sums[i].y, turn)));
+}

@@ -1,13 +1,18 @@
-// Rows of x, in panels: a team owns a panel's columns, and each of its blocks every eighth row.
+// Rows of x: a team owns a panel's columns, and each of its blocks every eighth row.
 #pragma once
 #include "products.cuh"
 
-__device__ int team() { return blockIdx.x / (RANKS * MEMBERS) * RANKS + blockIdx.x % RANKS; }
-__device__ int member() { return blockIdx.x / RANKS % MEMBERS; }
+__device__ int team() { return blockIdx.x / MEMBERS; }
+__device__ int member() { return blockIdx.x % MEMBERS; }
+
+// A row that is normalised where it is multiplied.
+struct Row {
+    unsigned char *x, *squares;
+};
 
 // The block's rows become what `made` says of a row and the first of four columns of the panel.
 template <class Made>
-__device__ void settle_rows(unsigned char* x, int tokens, Made made) {
+__device__ void settle_rows(Row to, int tokens, Made made) {
     constexpr int FOURS = PANEL / 4;
     const int four = threadIdx.x % FOURS * 4;
 #pragma unroll 1
@@ -20,35 +25,34 @@ __device__ void settle_rows(unsigned char* x, int tokens, Made made) {
 #pragma unroll
         for (int distance = FOURS / 2; distance; distance /= 2) square += __shfl_xor_sync(ALL, square, distance);
         if (!inside) continue;
-        reinterpret_cast<uint2*>(piece_of(x, TEAMS, row, team() * PANEL + four))[four % 8 / 4] = kept;
-        unsigned char* panel = x + long(row / TILE_ROWS * TEAMS + team()) * PANEL_BYTES;
-        if (four == 0) reinterpret_cast<float*>(panel)[row % TILE_ROWS] = square;
+        announce(word_of(to.x, HIDDEN, row, team() * PANEL + four), kept.x);
+        announce(word_of(to.x, HIDDEN, row, team() * PANEL + four + 2), kept.y);
+        if (four == 0) announce(to.squares + row * SQUARES_BYTES + 4 * team(), square);
     }
 }
 
-// x += what the team's blocks have of its columns, each from its part of the inputs: always in one order. `handed` is
-// float32 [MEMBERS, stride]; values announce themselves, and marks stand there again behind it.
-__device__ void add_rows(unsigned char* x, float* handed, int tokens, long stride) {
-    if (tokens > FEW_ROWS) fence_is_near();  // what comes from the team would queue behind weights
-    settle_rows(x, tokens, [=](int row, int four) {
-        const uint2 before = load<uint2>(piece_of(x, TEAMS, row, team() * PANEL + four) + four % 8 * 2);
-        uint4* from = reinterpret_cast<uint4*>(handed + row * PANEL + four);
+// x and what the team's blocks have of its columns, each from its part of the inputs: always in one order. `handed` is
+// float32 [MEMBERS, rows, PANEL].
+__device__ void add_rows(Row to, unsigned char* x, const unsigned char* handed, int tokens, u32 rows, u32 turn) {
+    settle_rows(to, tokens, [=](int row, int four) {
+        const uint2 before = make_uint2(load<u32>(word_of(x, HIDDEN, row, team() * PANEL + four)),
+                                        load<u32>(word_of(x, HIDDEN, row, team() * PANEL + four + 2)));
+        const unsigned char* from = handed + 4 * (row * PANEL + four);
         uint4 parts[MEMBERS];
-        bool there;
+        u32 there;
         do {
-            there = true;
+            there = 1;
 #pragma unroll
-            for (int each = 0; each < MEMBERS; ++each) parts[each] = seen_four(from + each * stride / 4);
+            for (int each = 0; each < MEMBERS; ++each) parts[each] = seen_four(from + each * rows * (4 * PANEL));
 #pragma unroll
-            for (int each = 0; each < MEMBERS; ++each) there = is_there(parts[each]) && there;
+            for (int each = 0; each < MEMBERS; ++each) {
+                const uint4 part = parts[each];
+                there &= ~(part.x ^ turn) & ~(part.y ^ turn) & ~(part.z ^ turn) & ~(part.w ^ turn);
+            }
         } while (!there);
-        fence_is_near();
         float4 sums[MEMBERS];
 #pragma unroll
-        for (int each = 0; each < MEMBERS; ++each) {
-            mark_four(from + each * stride / 4);
-            sums[each] = floats_of(parts[each]);
-        }
+        for (int each = 0; each < MEMBERS; ++each) sums[each] = floats_of(parts[each]);
 #pragma unroll
         for (int apart = 1; apart < MEMBERS; apart *= 2)
 #pragma unroll

@@ -32,7 +32,7 @@ def talker_config(heads: int = 6, kv_heads: int = 2, entries: int = 50) -> Talke
     )
 
 
-def fitting_config(heads: int = 16, kv_heads: int = 8, layers: int = 2) -> TalkerConfig:
+def fitting_config(heads: int = 16, kv_heads: int = 8, layers: int = 3) -> TalkerConfig:
     """A code predictor whose sizes the kernel of a pass takes: the published ones, but for fewer layers."""
     predictor = CodePredictorConfig(
         *(1024, 3072, layers, heads, kv_heads, 128, 1e-6, 1e6), vocab_size=2048, num_code_groups=16
