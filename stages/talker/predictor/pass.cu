@@ -11,9 +11,11 @@
 #include "attention.cuh"
 #include "team.cuh"
 
-// Panels of weights that are on their way, with more rows and with few.
+// Panels of weights that are on their way, with more rows and with few. A thread that brings them waits for one that
+// another brings, so that none gets so far ahead that a barrier goes through two phases while somebody waits for one.
 constexpr int FEW_ROWS = 16;
-constexpr u32 PACE = 3, FEW_PACE = 4;
+constexpr u32 PACE = 4, FEW_PACE = 5;
+static_assert(PACE % SUPPLIERS != 0 && FEW_PACE % SUPPLIERS != 0 && SUPPLIERS * FEW_PACE < SLOTS, "pace");
 
 struct Pass {
     const unsigned char *layers, *head;
@@ -83,7 +85,8 @@ __device__ void Pass::tell_logits(const float2 (&sums)[WIDE / 8], float scale, i
 __device__ void Pass::work() const {
     // The blocks that make a key/value head's queries, keys and values share its rows.
     constexpr int AT_ONCE = WARPS / GROUP * HEAD_BLOCKS;
-    const int kv_head = blockIdx.x / HEAD_BLOCKS, sharers = threadIdx.x / WARP / GROUP, in_group = threadIdx.x / WARP % GROUP;
+    const int kv_head = blockIdx.x / HEAD_BLOCKS, in_group = threadIdx.x / WARP % GROUP;
+    const int sharers = threadIdx.x / WARP / GROUP;
     const int first = sharers * HEAD_BLOCKS + blockIdx.x % HEAD_BLOCKS;
     const long cached = long(rows) * KV_HEADS * POSITIONS * HEAD;
     const int tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;

@@ -58,8 +58,8 @@ __device__ float total_of_squares(const unsigned char* squares, int row, int tok
 
 constexpr int MOST_HELD = 3;
 
-// A working warp's side of a product: x · weightsᵀ. The two groups take panels in turn, and each ends every other eight
-// rows.
+// A working warp's side of a product: x · weightsᵀ. The two groups take panels in turn, and each ends every other
+// eight rows.
 struct Demand {
     int tokens, group;
     u32 number;  // panels so far
@@ -67,8 +67,8 @@ struct Demand {
     __device__ int first_row(int tile) const { return tile * TILE_ROWS + threadIdx.x % GROUP_THREADS / WARP * STEP; }
     __device__ int ended_row(int tile) const { return first_row(tile) + threadIdx.x % WARP / 4 + 8 * group; }
 
-    // Two columns of every eight of a tile's rows that the thread ends. Weights are not needed again behind the last tile.
-    // `turn` is another than before.
+    // Two columns of every eight of a tile's rows that the thread ends. Weights are not needed again behind the last
+    // tile. `turn` is another than before.
     template <int COLUMNS, int MOST_PANELS>
     __device__ void multiply(float2 (&ended)[COLUMNS / 8], const Inputs& inputs, int tile, bool last, int turn) const {
         float sums[COLUMNS / 2];
