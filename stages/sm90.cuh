@@ -21,7 +21,7 @@ __device__ void begin_barrier(u32 barrier, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Barriers that have begun are seen by copies, and by the other blocks of the cluster.
+// Barriers that have begun are seen by copies.
 __device__ void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
 }

@@ -46,8 +46,6 @@ constexpr int X_BYTES = 2 * HIDDEN, SQUARES_BYTES = 4 * TEAMS;
 constexpr int X_AT = 0, X_SQUARES_AT = X_AT + X_BYTES, MIDDLE_AT = X_SQUARES_AT + SQUARES_BYTES;
 constexpr int MIDDLE_SQUARES_AT = MIDDLE_AT + X_BYTES, QKV_AT = MIDDLE_SQUARES_AT + SQUARES_BYTES;
 constexpr int ATTENDED_AT = QKV_AT + 2 * QKV, INNER_AT = ATTENDED_AT + 2 * ATTENDED, TOLD_BYTES = INNER_AT + 2 * INNER;
-// And of each block its part of a sum, which one block reads. Turns are even and odd; the last of a launch is odd.
-constexpr int HANDED_BYTES = 4 * PANEL * BLOCKS;
 
 constexpr int most(int a, int b) { return a > b ? a : b; }
 
@@ -59,12 +57,13 @@ static_assert(GateUp::PANELS == WIDE_PANELS && Heads::PANELS == WIDE_PANELS && D
 
 // Shared memory: weights; where the groups exchange sums, in turn at two places; for each warps that share a key/value
 // head keys and values of a row; for each warp a query.
-constexpr int EXCHANGE_AT = SLOTS * SLOT_BYTES, EXCHANGE_BYTES = 4 * WORKERS * most(WIDE, NARROW) / 4;
+constexpr int EXCHANGE_AT = SLOTS * SLOT_BYTES, EXCHANGE_BYTES = WORKERS * most(WIDE, NARROW);
 constexpr int CACHED_BYTES = 2 * HEAD * POSITIONS, CACHED_AT = EXCHANGE_AT + 2 * EXCHANGE_BYTES;
 constexpr int ASKED_AT = CACHED_AT + WARPS / GROUP * 2 * CACHED_BYTES, ASKED_BYTES = 4 * 2 * HALF_PITCH;
 constexpr int BARRIERS_AT = ASKED_AT + WARPS * ASKED_BYTES;
 enum Barrier { FULL, EMPTY = FULL + SLOTS, READ = EMPTY + SLOTS, CLEARED, RECALLED };
 constexpr int BARRIERS = RECALLED + WARPS / GROUP, SHARED_BYTES = BARRIERS_AT + 8 * BARRIERS;
 static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");
-// Layers take turns at two places, and the head needs the one where the first layer of the next launch does not begin.
+// Layers take turns at two places for what is told. The head, which counts as one, leaves its x at the one where the
+// next launch does not begin.
 static_assert(LAYERS % 2 == 1 && TEAMS == 16 && SHARED_BYTES <= 232448, "sizes");

@@ -174,7 +174,8 @@ __device__ void begin_barriers() {
 
 // Logits, float32 [rows, ENTRIES], of `count` inputs a row, bfloat16 [rows · count, HIDDEN]. Weights are packed as
 // `pass_kernel.packed` says; cache is [LAYERS, 2, rows, KV_HEADS, POSITIONS, HEAD]. `even` and `odd` are TOLD_BYTES for
-// each of rows · count, rounded up to 16, `handed` HANDED_BYTES; all bits of them were set before the first launch.
+// each of rows · count, rounded up to 16, and `handed` is float32 [BLOCKS, as many, PANEL]; all bits of them were set
+// before the first launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     predictor_pass(const unsigned char* layers, const unsigned char* head, const bf16* qk_norm, const bf16* cos,
                    const bf16* sin, bf16* cache, const bf16* inputs, float* logits, unsigned char* even,

@@ -205,7 +205,8 @@ __device__ void tell_gated(const float2 (&sums)[WIDE / 8], float scale, unsigned
         announce(word_of(inner, INNER, row, column + 4 * i), pair_of(gated(sums[i], scale), gated(sums[i + 1], scale)));
 }
 
-// A block's part of a sum, told to the one that adds it up. Bits of the lowest weight say whether the turn is odd.
+// A block's part of a sum, told to the one that adds it up. The lowest bits say whether the turn is odd, as the last of
+// every launch is: so what stands there from before is never taken for it, and need not be cleared.
 __device__ u32 in_turn(float part, u32 turn) { return (__float_as_uint(part) & ~1u) | turn; }
 __device__ void hand(const float2 (&sums)[NARROW / 8], unsigned char* handed, int row, u32 turn) {
     unsigned char* out = handed + row * (4 * NARROW) + threadIdx.x % 4 * 8;
