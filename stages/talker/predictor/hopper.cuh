@@ -98,16 +98,6 @@ __device__ u32 low_description(u32 at) { return 1 << 16 | at >> 4; }
 
 // sums [64, columns] += left [64, 16] · right [columns, 16]ᵀ: left as the threads hold it, right described in shared
 // memory.
-__device__ void multiply(float (&sums)[8], uint4 left, u32 right) {
-    asm volatile(
-        "{\n.reg .b64 right;\nmov.b64 right, {%12, 0x40000040};\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, "
-        "%11}, right, 1, 1, 1, 0;\n}"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
-          "+f"(sums[7])
-        : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right));
-}
-
 __device__ void multiply(float (&sums)[16], uint4 left, u32 right) {
     asm volatile(
         "{\n.reg .b64 right;\nmov.b64 right, {%20, 0x40000040};\n"
