@@ -1,6 +1,6 @@
 """The kernels compute what `frames` computes: in bfloat16 on a Hopper GPU, the draws also in Triton's interpreter."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +20,16 @@ from duotone.stages.talker.pass_kernel import (
 )
 from duotone.stages.types import Sampling
 
-from ..stages.talker.small_predictor import HIDDEN, fitting_config, frame_weights, random_talker, talker_config
+from ..stages.talker.small_predictor import (
+    HIDDEN,
+    error,
+    fitting_config,
+    fitting_weights,
+    frame_weights,
+    random_talker,
+    talker_config,
+    wide,
+)
 
 pytestmark = pytest.mark.filterwarnings("default")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,29 +49,9 @@ FRAMES = NewFrames(EACH, EACH, np.zeros_like(EACH), np.full_like(EACH, 7))
 
 @pytest.fixture(scope="module")
 def weights():
-    talker = random_talker(fitting_config(), DEVICE, torch.bfloat16)
-    for parameter in talker.code_predictor.parameters():
-        parameter.mul_(0.06 if parameter.dim() > 1 else 1)  # sums of a thousand and more
-    made = frame_weights(talker)
+    made = fitting_weights(device=DEVICE)
     assert fits(made)
     return made
-
-
-def wide(weights):
-    """What a pass reads, in float64."""
-    decoder = weights.decoder
-    layers = tuple(
-        replace(layer, **{field.name: getattr(layer, field.name).double() for field in fields(layer)[1:]})
-        for layer in decoder.layers
-    )
-    rope = weights.rope.to(weights.rope.cos.device, torch.float64)
-    decoder = replace(decoder, layers=layers, norm=decoder.norm.double())
-    return replace(weights, decoder=decoder, heads=weights.heads.double(), rope=rope)
-
-
-def error(value, expected):
-    """Root mean square over root mean square."""
-    return ((value.double() - expected).square().sum() / expected.square().sum()).sqrt().item()
 
 
 @on_hopper

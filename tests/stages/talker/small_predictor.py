@@ -1,8 +1,9 @@
 """A random code predictor of awkward sizes, as what making a frame reads."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
+from torch import Tensor
 
 from duotone.stages.architecture import CodePredictorConfig, TalkerConfig
 from duotone.stages.talker.frames import FrameWeights
@@ -60,3 +61,28 @@ def frame_weights(talker: Talker) -> FrameWeights:
         talker.text_projection,
         talker.code_predictor,
     )
+
+
+def fitting_weights(layers: int = 3, device: str = "cpu") -> FrameWeights:
+    """What the kernel of a pass takes, bfloat16; sums within are a thousand and more."""
+    talker = random_talker(fitting_config(layers=layers), device, torch.bfloat16)
+    for parameter in talker.code_predictor.parameters():
+        parameter.mul_(0.06 if parameter.dim() > 1 else 1)
+    return frame_weights(talker)
+
+
+def wide(weights: FrameWeights) -> FrameWeights:
+    """What a pass reads, in float64."""
+    decoder = weights.decoder
+    layers = tuple(
+        replace(layer, **{field.name: getattr(layer, field.name).double() for field in fields(layer)[1:]})
+        for layer in decoder.layers
+    )
+    rope = weights.rope.to(weights.rope.cos.device, torch.float64)
+    decoder = replace(decoder, layers=layers, norm=decoder.norm.double())
+    return replace(weights, decoder=decoder, heads=weights.heads.double(), rope=rope)
+
+
+def error(value: Tensor, expected: Tensor) -> float:
+    """Root mean square over root mean square."""
+    return ((value.double() - expected).square().sum() / expected.square().sum()).sqrt().item()

@@ -1,0 +1,86 @@
+"""The kernel of a pass on a CPU, its threads in bad orders: what it computes, and that it ends."""
+
+import platform
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from duotone.stages import cuda_kernel
+from duotone.stages.talker import pass_kernel
+from duotone.stages.talker.frames import PlainPredictor
+from duotone.stages.talker.pass_kernel import PassKernel
+
+from ..stages.talker.small_predictor import error, fitting_weights, wide
+from .emulator import Emulator
+
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator is compiled with g++"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="its threads change stacks as x86-64 does"),
+]
+SOURCE = Path(pass_kernel.__file__).with_name("predictor") / "pass.cu"
+
+
+class Emulated:
+    """A predictor's passes in the emulator, and the reference."""
+
+    def __init__(self, emulator: Emulator, layers: int) -> None:
+        self.emulator, self.weights = emulator, fitting_weights(layers)
+        self.exact, self.kernel = PlainPredictor(wide(self.weights)), PassKernel(self.weights)
+
+    def inputs(self, rows: int, book: int) -> tuple[Tensor, Tensor]:
+        """Of a pass: what goes in, and a cache in which something stands everywhere."""
+        generator = torch.Generator().manual_seed(100 * rows + book)
+        count = 2 if book == 1 else 1
+        inputs = torch.randn(rows, count, self.weights.heads.shape[2], generator=generator).bfloat16()
+        cache = self.weights.new_cache(rows)
+        return inputs, cache.copy_(torch.randn(cache.shape, generator=generator) * 0.7)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    emulator = Emulator(tmp_path_factory.mktemp("kernels"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_kernel, "compiled", emulator.compiled)
+        patch.setattr(cuda_kernel, "Kernel", emulator.kernel)
+        patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+        made = {layers: Emulated(emulator, layers) for layers in (1, 3)}
+        yield made
+
+
+@pytest.mark.parametrize(("layers", "rows", "book", "seed"), [(1, 3, 1, 1), (1, 20, 2, 2), (3, 3, 1, 6), (3, 20, 2, 5)])
+def test_logits_and_cache_are_those_of_the_reference_in_any_order(emulated, layers, rows, book, seed):
+    one = emulated[layers]
+    one.emulator.seed = seed
+    inputs, cache = one.inputs(rows, book)
+    expected_cache = cache.double()
+    expected = one.exact.logits(inputs.double(), expected_cache, book)
+    for value, right in zip(one.kernel.logits(inputs, cache, book), expected, strict=True):
+        assert error(value, right.double()) < 2e-2
+    assert error(cache, expected_cache) < 2e-2
+
+
+def test_launches_of_other_numbers_of_rows_change_no_bit(emulated):
+    one = emulated[1]
+    one.emulator.seed = 10
+    first: dict[int, Tensor] = {}
+    for rows in (3, 20, 3, 20):
+        inputs, cache = one.inputs(rows, 1)
+        logits = one.kernel.logits(inputs, cache, 1)
+        together = torch.cat((logits.flatten(), cache.float().flatten()))
+        assert torch.equal(first.setdefault(rows, together), together)
+
+
+def test_a_pace_at_which_suppliers_would_wait_for_themselves_does_not_compile(tmp_path):
+    shutil.copytree(SOURCE.parent, tmp_path / "predictor")
+    source = tmp_path / "predictor" / SOURCE.name
+    text = source.read_text()
+    assert "u32 PACE = 4," in text
+    source.write_text(text.replace("u32 PACE = 4,", "u32 PACE = 3,"))
+    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 1}
+    with pytest.raises(RuntimeError, match="pace"):
+        Emulator(tmp_path).compiled(source, sizes)
