@@ -1,20 +1,11 @@
-// Hopper's own instructions that the predictor alone uses, and arithmetic on a few values. No file but this one and
-// `sm90.cuh` knows how they are spelt.
+// Hopper's own instructions that the predictor alone uses. Only this file and `sm90.cuh` know how they are spelt.
 #pragma once
-#include "layout.cuh"
+#include "values.cuh"
 
 // What other blocks write during the launch is never read through the first-level cache.
 template <class T>
 __device__ T load(const void* at) {
     return __ldcg(static_cast<const T*>(at));
-}
-
-// Results announce themselves: where one is to come stands a mark, which no result is, since arithmetic makes another
-// NaN.
-constexpr u32 MARK = 0xffffffff;
-__device__ bool is_there(uint2 value) { return value.x != MARK && value.y != MARK; }
-__device__ bool is_there(uint4 value) {
-    return is_there(make_uint2(value.x, value.y)) && is_there(make_uint2(value.z, value.w));
 }
 
 __device__ uint2 seen_two(const void* at) {
@@ -92,10 +83,6 @@ __device__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Describes rows of 128 bytes to the tensor cores, in groups of eight, their 16-byte pieces exchanged: the low word,
-// which says where they stand.
-__device__ u32 low_description(u32 at) { return 1 << 16 | at >> 4; }
-
 // sums [64, columns] += left [64, 16] · right [columns, 16]ᵀ: left as the threads hold it, right described in shared
 // memory.
 __device__ void multiply(float (&sums)[16], uint4 left, u32 right) {
@@ -134,27 +121,6 @@ __device__ void multiply(float (&sums)[32], uint4 left, u32 right) {
           "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]),
           "+f"(sums[31])
         : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right));
-}
-
-__device__ float4 floats_of(uint4 bits) {
-    return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                       __uint_as_float(bits.w));
-}
-
-__device__ float4 widened(uint2 four) { return make_float4(low(four.x), high(four.x), low(four.y), high(four.y)); }
-
-__device__ uint2 rounded(float4 four) { return make_uint2(pair_of(four.x, four.y), pair_of(four.z, four.w)); }
-
-__device__ float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
-__device__ float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
-
-__device__ float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
-
-__device__ float total_of_warp(float value) {
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(ALL, value, distance);
-    return value;
 }
 
 // Nothing is done to these registers before or behind this point on the other side of it.

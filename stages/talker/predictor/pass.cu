@@ -86,7 +86,7 @@ __device__ void Pass::work() const {
     // The blocks that make a key/value head's queries, keys and values share its rows.
     constexpr int AT_ONCE = WARPS / GROUP * HEAD_BLOCKS;
     const int kv_head = blockIdx.x / HEAD_BLOCKS, in_group = threadIdx.x / WARP % GROUP;
-    const int sharers = threadIdx.x / WARP / GROUP;
+    const int sharers = Attention::sharers();
     const int first = sharers * HEAD_BLOCKS + blockIdx.x % HEAD_BLOCKS;
     const long cached = long(rows) * KV_HEADS * POSITIONS * HEAD;
     const int tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;

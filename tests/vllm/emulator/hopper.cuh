@@ -1,18 +1,14 @@
 // In place of `stages/talker/predictor/hopper.cuh`: the same functions for the emulator.
 #pragma once
-#include "layout.cuh"
+#include "values.cuh"
+
+static_assert(MARK == emulator::MARK, "what the emulator knows of the kernel");
 
 template <class T>
 inline T load(const void* at) {
     T value;
     emulator::load(&value, at, sizeof value);
     return value;
-}
-
-constexpr u32 MARK = emulator::MARK;
-inline bool is_there(uint2 value) { return value.x != MARK && value.y != MARK; }
-inline bool is_there(uint4 value) {
-    return is_there(make_uint2(value.x, value.y)) && is_there(make_uint2(value.z, value.w));
 }
 
 inline uint2 seen_two(const void* at) {
@@ -47,24 +43,9 @@ inline void give_registers() {}
 template <int COUNT>
 inline void take_registers() {}
 
-inline u32 low_description(u32 at) { return 1 << 16 | at >> 4; }
 template <int COUNT>
 inline void multiply(float (&sums)[COUNT], uint4 left, u32 right) {
     emulator::multiply(sums, COUNT, &left.x, right);
-}
-
-inline float4 floats_of(uint4 bits) {
-    return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                       __uint_as_float(bits.w));
-}
-inline float4 widened(uint2 four) { return make_float4(low(four.x), high(four.x), low(four.y), high(four.y)); }
-inline uint2 rounded(float4 four) { return make_uint2(pair_of(four.x, four.y), pair_of(four.z, four.w)); }
-inline float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-inline float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
-inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
-inline float total_of_warp(float value) {
-    for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(ALL, value, distance);
-    return value;
 }
 
 template <int COUNT>
