@@ -26,7 +26,9 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 """splitmix64's finaliser: shift, exclusive or, multiply, three times."""
 _UNIFORM_BITS = 24
 _INTEGERS, _FLOATS = 7, 5
-"""Of what a row is told (`FrameMaker._words`), beside its noise."""
+"""Of what a row is told, beside its noise."""
+WORDS = _INTEGERS + _FLOATS + CODEBOOKS
+"""That a row is told."""
 _TABLE_ROWS = 8192
 """Rows of the text table that are computed at once."""
 
@@ -111,6 +113,38 @@ class NewFrames:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """What each row of a batch is told, parts of one tensor. All but noise and cuts are [rows], integers are int32."""
+
+    words: Tensor
+    """Int32 [rows, WORDS], floats as their bits: the others in their order."""
+    slots: Tensor
+    text_ids: Tensor
+    first_top_k: Tensor
+    top_k: Tensor
+    may_end: Tensor
+    is_first: Tensor
+    """Whether it is a request's first frame."""
+    makes_one: Tensor
+    """Whether it makes a frame."""
+    penalty: Tensor
+    """For code 0 that the request has had."""
+    first_cut: Tensor
+    """[rows, 2]: temperature and top_p of code 0."""
+    cut: Tensor
+    """[rows, 2]: those of the later codes."""
+    noise: Tensor
+    """[rows, 16]: a number in [0, 1) for each codebook."""
+
+    @classmethod
+    def of(cls, words: Tensor) -> "Rows":
+        """Of the words."""
+        floats = words[:, _INTEGERS:].view(torch.float32)
+        parts = torch.split(floats, [1, 2, 2, CODEBOOKS], 1)
+        return cls(words, *words[:, :_INTEGERS].unbind(1), parts[0][:, 0], *parts[1:])
+
+
+@dataclass(frozen=True)
 class MadeFrames:
     """What a step has made, on the device. On a GPU the next step overwrites it."""
 
@@ -178,12 +212,8 @@ class FrameMaker:
                 self._made[size] = self._run(*inputs)
 
     def _words(self, count: int, frames: NewFrames) -> Tensor:
-        """What each of `count` rows is, int32 [count, 28], one transfer: slot, text id, top_k of code 0 and of the
-        later codes, whether it may be eos, whether it is a request's first frame, whether it makes a frame; then, as
-        bits of floats, repetition penalty, temperature and top_p of code 0, those of the later codes, and a number in
-        [0, 1) for each codebook. Rows not named are greedy and nobody's.
-        """
-        words = np.zeros((count, _INTEGERS + _FLOATS + CODEBOOKS), np.int32)
+        """What `Rows` are made of, for `count` rows, one transfer. Rows not named are greedy and nobody's."""
+        words = np.zeros((count, WORDS), np.int32)
         floats = words[:, _INTEGERS:].view(np.float32)
         words[:, 0], floats[:, 0] = len(self._seeds), 1.0
         words[frames.rows, 0] = frames.slots
@@ -198,32 +228,41 @@ class FrameMaker:
 
     def _run(self, hidden: Tensor, words: Tensor) -> MadeFrames:
         """A pure function of its arguments but for what it keeps of each slot."""
-        weights, draw = self.weights, self._predictor.draw
-        slots, text_ids, first_top_k, top_k, may_end, is_first, makes_one = words[:, :_INTEGERS].unbind(1)
-        floats = words[:, _INTEGERS:].view(torch.float32)
-        noise = floats[:, _FLOATS:]
-        seen = self._seen.index_select(0, slots) & (is_first == 0)[:, None]
-        logits = penalise(F.linear(hidden, weights.head).float(), seen, floats[:, :1])
-        logits[:, -1].masked_fill_(may_end == 0, -torch.inf)
-        codes = torch.empty(len(hidden), CODEBOOKS, dtype=torch.int64, device=hidden.device)
-        code0 = draw(logits, 0, codes, first_top_k, floats[:, 1:3], noise)
-        self._seen.index_copy_(0, slots.long(), seen.scatter(1, codes[:, :1], True))
-        ids = torch.where(codes[:, 0] == len(weights.head) - 1, weights.eos_id, codes[:, 0])
-        cache = weights.new_cache(len(hidden))
-        # The first pass takes two positions, the Talker's hidden state and code 0.
-        inputs = torch.cat((weights.projection(hidden)[:, None], code0), 1)
-        for book in range(1, CODEBOOKS):
-            logits = self._predictor.logits(inputs, cache, book)
-            inputs = draw(logits, book, codes, top_k, floats[:, 3:5], noise)
-        made = self._predictor.finish(codes, slots, text_ids, self.slot_inputs)
-        return MadeFrames(made, torch.stack((ids, makes_one.long())))
+        weights, rows = self.weights, Rows.of(words)
+        codes = self._predictor.draw(F.linear(hidden, weights.head), weights.projection(hidden), rows, self._seen)
+        return self._predictor.finish(codes, rows, self.slot_inputs)
 
 
 class PlainPredictor:
-    """The arithmetic of a pass in PyTorch, on any device; `kernels` puts GPU kernels in the place of these methods."""
+    """The arithmetic of frames in PyTorch, on any device; `kernels` puts GPU kernels in the place of these methods."""
 
     def __init__(self, weights: FrameWeights) -> None:
         self.weights = weights
+
+    def draw(self, first_logits: Tensor, start: Tensor, rows: Rows, seen: Tensor) -> Tensor:
+        """Codes, int64 [rows, 16], of logits of code 0, [rows, codes + 1], and the Talker's projected hidden states
+        `start`, [rows, predictor hidden].
+
+        `seen` is bool [slots, codes + 1]: which codes 0 each slot's request has had; these are added.
+        """
+        slots = rows.slots.long()
+        had = seen.index_select(0, slots) & (rows.is_first == 0)[:, None]
+        logits = penalise(first_logits.float(), had, rows.penalty[:, None])
+        logits[:, -1].masked_fill_(rows.may_end == 0, -torch.inf)
+        codes = torch.empty(len(start), CODEBOOKS, dtype=torch.int64, device=start.device)
+        codes[:, 0] = _draw(logits, rows.noise[:, 0], rows.first_cut, rows.first_top_k)
+        seen.index_copy_(0, slots, had.scatter(1, codes[:, :1], True))
+        cache = self.weights.new_cache(len(start))
+        # The first pass takes two positions, the Talker's hidden state and code 0.
+        inputs = torch.cat((start[:, None], self.embed(codes, 0)), 1)
+        for book in range(1, CODEBOOKS):
+            codes[:, book] = _draw(self.logits(inputs, cache, book), rows.noise[:, book], rows.cut, rows.top_k)
+            inputs = self.embed(codes, book)
+        return codes
+
+    def embed(self, codes: Tensor, book: int) -> Tensor:
+        """The inputs [rows, 1, predictor hidden] that codes of a book, of int64 [rows, 16], become."""
+        return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
         """Of the codes of a codebook, float32 [rows, C].
@@ -246,19 +285,16 @@ class PlainPredictor:
         states = weights.decoder.decode(inputs, weights.rope.at(slice(start, stop)), attend)
         return F.linear(states[:, -1], weights.heads[book - 1]).float()
 
-    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, cut: Tensor, noise: Tensor) -> Tensor:
-        """Draw into `codes[:, book]`, int64 [rows, 16]; returns the inputs [rows, 1, predictor hidden] drawn.
+    def finish(self, codes: Tensor, rows: Rows, slot_inputs: Tensor) -> MadeFrames:
+        """The codes' embeddings and text terms become the next inputs of the rows' slots."""
+        weights = self.weights
+        slot_inputs.index_copy_(0, rows.slots.long(), weights.embed(rows.text_ids, codes))
+        begun = torch.where(codes[:, 0] == len(weights.head) - 1, weights.eos_id, codes[:, 0])
+        return MadeFrames(codes.to(torch.int16), torch.stack((begun, rows.makes_one.long())))
 
-        `top_k` is int32 [rows]; `cut` [rows, 2]: temperature and top_p; `noise` [rows, 16]: a number in [0, 1) for each
-        codebook. All three are parts of one tensor's rows.
-        """
-        codes[:, book] = draw_codes(logits, noise[:, book], cut[:, 0], top_k, cut[:, 1])
-        return F.embedding(codes[:, book] + self.weights.code_offsets[book], self.weights.predictor_table)[:, None]
 
-    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
-        """The codes as int16 [rows, 16]; their embeddings and text terms become the next inputs of int32 slots."""
-        slot_inputs.index_copy_(0, slots.long(), self.weights.embed(text_ids, codes))
-        return codes.to(torch.int16)
+def _draw(logits: Tensor, uniform: Tensor, cut: Tensor, top_k: Tensor) -> Tensor:
+    return draw_codes(logits, uniform, cut[:, 0], top_k, cut[:, 1])
 
 
 def draw_codes(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The code predictor on a Hopper GPU: a launch for each pass, one for each draw, one for what a frame becomes.
+"""Making frames on a Hopper GPU: a launch for all draws and passes, one for what frames become.
 
 The same arithmetic as `frames.PlainPredictor`, which is its reference.
 """
@@ -8,77 +8,54 @@ import triton
 from torch import Tensor
 
 from . import programs
-from .frames import FrameWeights, PlainPredictor
-from .pass_kernel import PassKernel
+from .frame_kernel import FrameKernel
+from .frames import FrameWeights, MadeFrames, PlainPredictor, Rows
 
 _FINISH_COLUMNS = 512
-_DRAW_WARPS = 8
 
 
-class FusedDraws(PlainPredictor):
-    """What stands between a predictor's passes. `codes` must be contiguous."""
-
-    def __init__(self, weights: FrameWeights) -> None:
-        super().__init__(weights)
-        self._early = weights.heads.is_cuda
-
-    def draw(self, logits: Tensor, book: int, codes: Tensor, top_k: Tensor, cut: Tensor, noise: Tensor) -> Tensor:
-        rows, entries = logits.shape
-        table = self.weights.predictor_table
-        chosen = table.new_empty(rows, 1, table.shape[1])
-        programs.draw[(rows,)](
-            logits,
-            cut,
-            noise,
-            top_k,
-            table,
-            self.weights.code_offsets,
-            codes,
-            chosen,
-            book,
-            top_k.stride(0),
-            EARLY=self._early,
-            BOOKS=codes.shape[1],
-            ENTRIES=entries,
-            BLOCK=triton.next_power_of_2(entries),
-            SIZE=table.shape[1],
-            SIZE_BLOCK=triton.next_power_of_2(table.shape[1]),
-            num_warps=_DRAW_WARPS,
-            launch_pdl=self._early,
-        )
-        return chosen
-
-    def finish(self, codes: Tensor, slots: Tensor, text_ids: Tensor, slot_inputs: Tensor) -> Tensor:
-        rows, books = codes.shape
-        size = slot_inputs.shape[1]
-        block = min(_FINISH_COLUMNS, triton.next_power_of_2(size))
-        frames = torch.empty(rows, books, dtype=torch.int16, device=codes.device)
-        programs.finish[rows, triton.cdiv(size, block)](
-            codes,
-            slots,
-            text_ids,
-            self.weights.code_table,
-            self.weights.code_offsets,
-            self.weights.text_table,
-            slot_inputs,
-            frames,
-            slots.stride(0),
-            text_ids.stride(0),
-            EARLY=self._early,
-            BOOKS=books,
-            SIZE=size,
-            BLOCK=block,
-            launch_pdl=self._early,
-        )
-        return frames
-
-
-class FusedPredictor(FusedDraws):
-    """For weights and a GPU that `pass_kernel` takes. Inputs of passes must be contiguous."""
+class FusedPredictor(PlainPredictor):
+    """For weights and a GPU that `frame_kernel` takes. Inputs must be contiguous."""
 
     def __init__(self, weights: FrameWeights) -> None:
         super().__init__(weights)
-        self._passes = PassKernel(weights)
+        self._kernel = FrameKernel(weights)
+
+    def draw(self, first_logits: Tensor, start: Tensor, rows: Rows, seen: Tensor) -> Tensor:
+        return self._kernel.draw(first_logits, start, rows, seen)
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        return self._passes.logits(inputs, cache, book)
+        return self._kernel.logits(inputs, cache, book)
+
+    def finish(self, codes: Tensor, rows: Rows, slot_inputs: Tensor) -> MadeFrames:
+        return finish(self.weights, codes, rows, slot_inputs)
+
+
+def finish(weights: FrameWeights, codes: Tensor, rows: Rows, slot_inputs: Tensor) -> MadeFrames:
+    """As `PlainPredictor.finish`. `codes` must be contiguous."""
+    count, books = codes.shape
+    size, early = slot_inputs.shape[1], codes.is_cuda
+    block = min(_FINISH_COLUMNS, triton.next_power_of_2(size))
+    frames = torch.empty(count, books, dtype=torch.int16, device=codes.device)
+    begun = torch.empty(2, count, dtype=torch.int64, device=codes.device)
+    programs.finish[count, triton.cdiv(size, block)](
+        codes,
+        rows.slots,
+        rows.text_ids,
+        rows.makes_one,
+        weights.code_table,
+        weights.code_offsets,
+        weights.text_table,
+        slot_inputs,
+        frames,
+        begun,
+        rows.words.stride(0),
+        len(weights.head) - 1,
+        weights.eos_id,
+        EARLY=early,
+        BOOKS=books,
+        SIZE=size,
+        BLOCK=block,
+        launch_pdl=early,
+    )
+    return MadeFrames(frames, begun)

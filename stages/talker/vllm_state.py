@@ -29,7 +29,7 @@ from vllm.v1.worker.gpu.states import RequestState
 from ..types import CODEBOOKS, PromptPlan, Sampling
 from .frames import FrameMaker, NewFrames, PlainPredictor
 from .kernels import FusedPredictor
-from .pass_kernel import fits, runs_on
+from .frame_kernel import fits, runs_on
 
 if TYPE_CHECKING:
     from .vllm_model import TalkerForVllm

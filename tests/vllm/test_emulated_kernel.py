@@ -1,18 +1,20 @@
-"""The kernel of a pass on a CPU, its threads in bad orders: what it computes, and that it ends."""
+"""The frame kernel on a CPU, its threads in bad orders: what it computes, and that it ends."""
 
 import platform
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from duotone.stages import cuda_kernel
-from duotone.stages.talker import pass_kernel
-from duotone.stages.talker.frames import PlainPredictor
-from duotone.stages.talker.pass_kernel import PassKernel
+from duotone.stages.talker import frame_kernel
+from duotone.stages.talker.frames import FrameMaker, FrameWeights, NewFrames, PlainPredictor, Rows
+from duotone.stages.talker.frame_kernel import FrameKernel
+from duotone.stages.types import Sampling
 
 from ..stages.talker.small_predictor import error, fitting_weights, wide
 from .emulator import Emulator
@@ -22,7 +24,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator is compiled with g++"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="its threads change stacks as x86-64 does"),
 ]
-SOURCE = Path(pass_kernel.__file__).with_name("predictor") / "pass.cu"
+REQUESTS = [
+    Sampling(seed=1, temperature=0.0, min_new_frames=0),
+    Sampling(seed=2, repetition_penalty=1.5),
+    Sampling(seed=3, subtalker_temperature=1.3, subtalker_top_k=0, subtalker_top_p=0.8),
+    Sampling(seed=4, top_k=5, top_p=0.7, subtalker_top_k=20),
+]
+SOURCE = Path(frame_kernel.__file__).with_name("predictor") / "frame.cu"
 
 
 class Emulated:
@@ -30,7 +38,7 @@ class Emulated:
 
     def __init__(self, emulator: Emulator, layers: int) -> None:
         self.emulator, self.weights = emulator, fitting_weights(layers)
-        self.exact, self.kernel = PlainPredictor(wide(self.weights)), PassKernel(self.weights)
+        self.exact, self.kernel = PlainPredictor(wide(self.weights)), FrameKernel(self.weights)
 
     def inputs(self, rows: int, book: int) -> tuple[Tensor, Tensor]:
         """Of a pass: what goes in, and a cache in which something stands everywhere."""
@@ -48,11 +56,11 @@ def emulated(tmp_path_factory):
         patch.setattr(cuda_kernel, "compiled", emulator.compiled)
         patch.setattr(cuda_kernel, "Kernel", emulator.kernel)
         patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-        made = {layers: Emulated(emulator, layers) for layers in (1, 3)}
+        made = {layers: Emulated(emulator, layers) for layers in (2, 5)}
         yield made
 
 
-@pytest.mark.parametrize(("layers", "rows", "book", "seed"), [(1, 3, 1, 1), (1, 20, 2, 2), (3, 3, 1, 6), (3, 20, 2, 5)])
+@pytest.mark.parametrize(("layers", "rows", "book", "seed"), [(2, 3, 1, 1), (2, 70, 1, 2), (2, 20, 2, 3), (5, 3, 2, 4)])
 def test_logits_and_cache_are_those_of_the_reference_in_any_order(emulated, layers, rows, book, seed):
     one = emulated[layers]
     one.emulator.seed = seed
@@ -65,7 +73,7 @@ def test_logits_and_cache_are_those_of_the_reference_in_any_order(emulated, laye
 
 
 def test_launches_of_other_numbers_of_rows_change_no_bit(emulated):
-    one = emulated[1]
+    one = emulated[2]
     one.emulator.seed = 10
     first: dict[int, Tensor] = {}
     for rows in (3, 20, 3, 20):
@@ -75,12 +83,42 @@ def test_launches_of_other_numbers_of_rows_change_no_bit(emulated):
         assert torch.equal(first.setdefault(rows, together), together)
 
 
+def test_a_launch_makes_the_frames_that_launches_of_one_pass_would(emulated):
+    one = emulated[2]
+    one.emulator.seed = 20
+    weights = one.weights
+    maker = FrameMaker(PlainPredictor(weights), 4)
+    for slot, sampling in enumerate(REQUESTS):
+        maker.enter(slot, sampling, [5, 900] if slot == 1 else [])
+    each = np.arange(len(REQUESTS))
+    rows = Rows.of(maker._words(len(REQUESTS) + 1, NewFrames(each, each, 2 * (each % 2), each)))
+    generator = torch.Generator().manual_seed(9)
+    start = torch.randn(len(rows.words), weights.heads.shape[2], generator=generator).bfloat16()
+    first_logits = 4 * torch.randn(len(start), len(weights.head), generator=generator).bfloat16()
+    first_logits[1, [5, 900]] += 9
+    seen, seen_by_plain = maker._seen.clone(), maker._seen
+    codes = one.kernel.draw(first_logits, start, rows, seen)
+    assert torch.equal(codes, OnePassALaunch(one.kernel, weights).draw(first_logits, start, rows, seen_by_plain))
+    assert torch.equal(seen, seen_by_plain)
+
+
+class OnePassALaunch(PlainPredictor):
+    """The reference, but for a pass's logits, which depend on the order of additions."""
+
+    def __init__(self, kernel: FrameKernel, weights: FrameWeights) -> None:
+        super().__init__(weights)
+        self.kernel = kernel
+
+    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
+        return self.kernel.logits(inputs.contiguous(), cache, book)
+
+
 def test_a_pace_at_which_suppliers_would_wait_for_themselves_does_not_compile(tmp_path):
     shutil.copytree(SOURCE.parent, tmp_path / "predictor")
     source = tmp_path / "predictor" / SOURCE.name
     text = source.read_text()
     assert "u32 PACE = 4," in text
     source.write_text(text.replace("u32 PACE = 4,", "u32 PACE = 3,"))
-    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 1}
+    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 2, "FIRST_ENTRIES": 2049}
     with pytest.raises(RuntimeError, match="pace"):
         Emulator(tmp_path).compiled(source, sizes)

@@ -1,4 +1,4 @@
-"""The kernels compute what `frames` computes: in bfloat16 on a Hopper GPU, the draws also in Triton's interpreter."""
+"""The kernels compute what `frames` computes: in bfloat16 on a Hopper GPU, what a frame becomes in Triton's interpreter."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, draw_codes
-from duotone.stages.talker.kernels import FusedDraws, FusedPredictor
-from duotone.stages.talker.pass_kernel import (
+from duotone.stages.talker.frames import WORDS, FrameMaker, NewFrames, PlainPredictor, Rows
+from duotone.stages.talker.kernels import FusedPredictor, finish
+from duotone.stages.talker.frame_kernel import (
     ADDED_PARTS,
     BLOCKS,
     by_heads,
@@ -105,8 +105,8 @@ def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
 
 
 def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu():
-    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5}
-    assert b"predictor_pass" in compiled(sizes)
+    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5, "FIRST_ENTRIES": 2049}
+    assert b"predictor_frames" in compiled(sizes)
     with pytest.raises(RuntimeError, match=r"layout\.cuh.*heads"):
         compiled(sizes | {"KV_HEADS": 5})
 
@@ -147,34 +147,19 @@ def instruction_right(part, columns, step):
     return part[(byte ^ (byte >> 7 & 7) << 4) // 2]
 
 
-def test_draws_are_those_of_the_reference_for_every_kind_of_request():
-    weights = frame_weights(random_talker(talker_config(), DEVICE))
-    torch.manual_seed(5)
-    rows = 64
-    logits = 3 * torch.randn(rows, 50, device=DEVICE)
-    logits[::7, 10:20] = logits[::7, :1]  # equal logits
-    floats = torch.rand(rows, 19, device=DEVICE)
-    floats[:, 0] = torch.where(torch.rand(rows, device=DEVICE) < 0.2, 0.0, 2 * floats[:, 0])
-    floats[::3, 1] = 1.0
-    top_k, cut, noise = floats[:, 18].view(torch.int32), floats[:, :2], floats[:, 2:18]
-    top_k.random_(0, 60)
-    codes = torch.zeros(rows, 16, dtype=torch.int64, device=DEVICE)
-    inputs = FusedDraws(weights).draw(logits, 4, codes, top_k, cut, noise)
-    expected = draw_codes(logits, noise[:, 4], cut[:, 0], top_k, cut[:, 1])
-    assert torch.equal(codes[:, 4], expected)
-    assert not codes[:, [0, 3, 5]].any()
-    table_rows = weights.predictor_table[expected + weights.code_offsets[4]]
-    assert torch.equal(inputs[:, 0], table_rows)
-
-
 def test_a_frame_becomes_the_next_input_of_its_slot_alone():
     weights = frame_weights(random_talker(talker_config(), DEVICE))
     codes = torch.randint(0, 50, (3, 16), device=DEVICE)
-    slots = torch.tensor([4, 0, 2], dtype=torch.int32, device=DEVICE)
-    text_ids = torch.tensor([1, 5, 3], dtype=torch.int32, device=DEVICE)
+    codes[1, 0] = len(weights.head) - 1
+    words = torch.zeros(3, WORDS, dtype=torch.int32)
+    words[:, 0], words[:, 1], words[:, 6] = torch.tensor([[4, 0, 2], [1, 5, 3], [1, 1, 0]])
+    rows = Rows.of(words.to(DEVICE))
     slot_inputs, expected_inputs = (torch.zeros(5, HIDDEN, device=DEVICE) for _ in range(2))
-    frames = FusedDraws(weights).finish(codes, slots, text_ids, slot_inputs)
-    assert torch.equal(frames, PlainPredictor(weights).finish(codes, slots, text_ids, expected_inputs))
+    made = finish(weights, codes, rows, slot_inputs)
+    expected = PlainPredictor(weights).finish(codes, rows, expected_inputs)
+    assert torch.equal(made.codes, expected.codes)
+    assert torch.equal(made.begun, expected.begun)
+    assert made.begun[0, 1] == weights.eos_id
     torch.testing.assert_close(slot_inputs, expected_inputs)
 
 
@@ -186,12 +171,12 @@ def test_a_frame_becomes_the_next_input_of_its_slot_alone():
         {"num_attention_heads": 24},
         {"num_attention_heads": 8, "num_key_value_heads": 4},
         {"num_attention_heads": 8},
-        {"num_hidden_layers": 2},
+        {"num_hidden_layers": 3},
         {},
     ],
 )
 def test_weights_that_the_kernel_does_not_take_are_left_to_the_reference(change):
-    config = fitting_config(layers=1)
+    config = fitting_config()
     if not change:
         assert not fits(frame_weights(random_talker(config)))  # float32
         assert fits(frame_weights(random_talker(config, dtype=torch.bfloat16)))

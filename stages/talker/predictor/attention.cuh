@@ -12,6 +12,18 @@ __device__ float4 rotated(float4 x, float4 weight, float4 cos, float4 sin, float
     return x * cos + other * sin;
 }
 
+// Lanes add up what they have of twice so many sums, and each goes on with one half of them: in the end two have one.
+template <int HALF>
+__device__ void add_lanes(float (&sums)[POSITIONS]) {
+    const bool upper = threadIdx.x & 2 * HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+        const float given = __shfl_xor_sync(ALL, upper ? sums[i] : sums[i + HALF], 2 * HALF);
+        sums[i] = (upper ? sums[i + HALF] : sums[i]) + given;
+    }
+    if constexpr (HALF > 1) add_lanes<HALF / 2>(sums);
+}
+
 __device__ uint2 two_at(const bf16* from) { return *reinterpret_cast<const uint2*>(from); }
 
 // The warps of a key/value head's queries share keys and values of a row in shared memory.
@@ -22,12 +34,12 @@ struct Attention {
     float eps;
 
     static __device__ int sharers() { return threadIdx.x / WARP / GROUP; }
-    static __device__ unsigned char* near_keys() { return shared + CACHED_AT + sharers() * 2 * CACHED_BYTES; }
+    static __device__ unsigned char* near_keys(int sharers) { return shared + CACHED_AT + sharers * 2 * CACHED_BYTES; }
     static __device__ long cached(int row, int kv_head) { return (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD; }
 
-    // What earlier launches cached comes to shared memory. By one thread.
-    __device__ void recall(int row, int kv_head) const {
-        const u32 barrier = barrier_at(RECALLED + sharers()), to = address_of(near_keys());
+    // What earlier launches cached comes to shared memory, for those sharers. By one thread.
+    __device__ void recall(int row, int kv_head, int sharers) const {
+        const u32 barrier = barrier_at(RECALLED + sharers), to = address_of(near_keys(sharers));
         const int bytes = start * 2 * HEAD;
         expect_bytes(barrier, 2 * bytes);
         if (start == 0) return;
@@ -39,7 +51,7 @@ struct Attention {
     // and value. All of the warps that share a key make it; the first keeps it for later launches.
     __device__ void attend(const unsigned char* qkv, unsigned char* attended, int row, int kv_head, int member) const {
         const int lane = threadIdx.x % WARP, head = kv_head * GROUP + member;
-        float* asked = reinterpret_cast<float*>(shared + ASKED_AT + threadIdx.x / WARP * ASKED_BYTES);
+        unsigned char* near = near_keys(sharers());
 #pragma unroll 1
         for (int position = start; position < start + count; ++position) {
             const int token = row * count + position - start, at = position * HEAD + lane * 4;
@@ -56,49 +68,46 @@ struct Attention {
             const float4 angle_cos = widened(raw_cos), angle_sin = widened(raw_sin);
             const uint2 key = rounded(rotated(widened(raw_key), widened(key_norm), angle_cos, angle_sin, eps));
             const float4 query = rotated(widened(raw_query), widened(query_norm), angle_cos, angle_sin, eps);
-            *reinterpret_cast<float4*>(asked + lane / 16 * HALF_PITCH + lane % 16 * 4) = query;
-            *reinterpret_cast<uint2*>(near_keys() + 2 * at) = key;
-            *reinterpret_cast<uint2*>(near_keys() + CACHED_BYTES + 2 * at) = value;
+            *reinterpret_cast<uint2*>(near + 2 * at) = key;
+            *reinterpret_cast<uint2*>(near + CACHED_BYTES + 2 * at) = value;
             if (member == 0) {
                 *reinterpret_cast<uint2*>(keys + cached(row, kv_head) + at) = key;
                 *reinterpret_cast<uint2*>(values + cached(row, kv_head) + at) = value;
             }
             __syncwarp();
-            const uint2 sum = rounded(look(near_keys(), asked, position));
+            const uint2 sum = rounded(look(near, query, position));
             announce(word_of(attended, ATTENDED, token, head * HEAD + lane * 4), sum.x);
             announce(word_of(attended, ATTENDED, token, head * HEAD + lane * 4 + 2), sum.y);
             __syncwarp();
         }
     }
 
-    // Four columns of the attention over positions up to `last`. Of a score two lanes have half a head each; they begin
-    // at different pieces, so that all read from different banks.
-    static __device__ float4 look(const unsigned char* near, const float* asked, int last) {
-        const int lane = threadIdx.x % WARP, position = lane / 2, half = lane % 2;
-        float4 products = make_float4(0, 0, 0, 0);
-#pragma unroll 2
-        for (int i = 0; i < 8; ++i) {
-            const int piece = (i + position + 4 * half) % 8;
-            const uint4 key = *reinterpret_cast<const uint4*>(near + position * 2 * HEAD + half * HEAD + piece * 16);
-            const float4* query = reinterpret_cast<const float4*>(asked + half * HALF_PITCH + piece * 8);
-            products = products + query[0] * widened(make_uint2(key.x, key.y));
-            products = products + query[1] * widened(make_uint2(key.z, key.w));
-        }
-        float score = products.x + products.y + (products.z + products.w);
-        score = (score + __shfl_xor_sync(ALL, score, 1)) * rsqrtf(HEAD);
-        if (position > last) score = -1e30f;  // whatever stands there
+    // Four columns of the attention over positions up to `last`, of which `query` is four columns too. All keys are read
+    // before any is used, and all values: what costs here is waiting.
+    static __device__ float4 look(const unsigned char* near, float4 query, int last) {
+        const int lane = threadIdx.x % WARP;
+        const unsigned char* at = near + lane * 8;
+        float scores[POSITIONS];
+#pragma unroll
+        for (int i = 0; i < POSITIONS; ++i)
+            scores[i] = dot(query, widened(*reinterpret_cast<const uint2*>(at + i * 2 * HEAD)));
+        add_lanes<POSITIONS / 2>(scores);
+        float score = (scores[0] + __shfl_xor_sync(ALL, scores[0], 1)) * rsqrtf(HEAD);
+        if (lane / 2 > last) score = -1e30f;  // whatever stands there
         float largest = score;
 #pragma unroll
         for (int distance = 2; distance < WARP; distance *= 2)
             largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, distance));
         const float share = __expf(score - largest);
-        const float whole = total_of_warp(share) / 2;
+        float whole = 0;
         float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 2
-        for (int i = 0; i <= last; ++i) {
+#pragma unroll
+        for (int i = 0; i < POSITIONS; ++i) {
+            if (i > last) break;
             const float part = __shfl_sync(ALL, share, 2 * i);
-            const uint2 value = *reinterpret_cast<const uint2*>(near + CACHED_BYTES + i * 2 * HEAD + lane * 8);
-            sum = sum + make_float4(part, part, part, part) * widened(value);
+            whole += part;
+            sum = sum + make_float4(part, part, part, part) *
+                            widened(*reinterpret_cast<const uint2*>(at + CACHED_BYTES + i * 2 * HEAD));
         }
         const float scale = __fdividef(1, whole);
         return sum * make_float4(scale, scale, scale, scale);

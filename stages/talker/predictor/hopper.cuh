@@ -23,14 +23,28 @@ __device__ uint4 seen_four(const void* at) {
     return four;
 }
 
+// As `seen_four`, if it is wanted.
+__device__ void see_again(uint4& four, const void* at, bool wanted) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w)
+                 : "l"(at), "r"(u32(wanted))
+                 : "memory");
+}
+
 __device__ void announce(void* at, u32 one) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(one) : "memory");
 }
 
 __device__ void announce(void* at, float one) { announce(at, __float_as_uint(one)); }
 
-__device__ void announce(void* at, uint2 two) {
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(two.x), "r"(two.y) : "memory");
+__device__ void announce(void* at, float2 two) {
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(at), "f"(two.x), "f"(two.y) : "memory");
+}
+
+__device__ void announce(void* at, uint4 four) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(four.x), "r"(four.y), "r"(four.z),
+                 "r"(four.w)
+                 : "memory");
 }
 
 __device__ void mark_four(void* at) {
@@ -42,6 +56,24 @@ __device__ void await_launch() { asm volatile("griddepcontrol.wait;" ::: "memory
 
 // What this thread wrote is there for whoever sees what follows.
 __device__ void show_writes() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// What threads wrote that this one knows of is there for copies that it begins.
+__device__ void show_writes_to_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// The thread's number as if it could be another each time: what follows from it is worked out where it is needed and
+// not kept in registers, of which the products need nearly all.
+__device__ u32 thread_anew() {
+    u32 number = threadIdx.x;
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
+// What is very small is 0.
+__device__ float power_of_two(float exponent) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
+}
 
 // The threads that work meet.
 __device__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
@@ -85,6 +117,15 @@ __device__ void take_registers() {
 
 // sums [64, columns] += left [64, 16] · right [columns, 16]ᵀ: left as the threads hold it, right described in shared
 // memory.
+__device__ void multiply(float (&sums)[8], uint4 left, u32 right) {
+    asm volatile(
+        "{\n.reg .b64 right;\nmov.b64 right, {%12, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, right, 1, 1, 1, 0;\n}"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
+          "+f"(sums[7])
+        : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right));
+}
+
 __device__ void multiply(float (&sums)[16], uint4 left, u32 right) {
     asm volatile(
         "{\n.reg .b64 right;\nmov.b64 right, {%20, 0x40000040};\n"

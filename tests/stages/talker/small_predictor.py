@@ -33,8 +33,8 @@ def talker_config(heads: int = 6, kv_heads: int = 2, entries: int = 50) -> Talke
     )
 
 
-def fitting_config(heads: int = 16, kv_heads: int = 8, layers: int = 3) -> TalkerConfig:
-    """A code predictor whose sizes the kernel of a pass takes: the published ones, but for fewer layers."""
+def fitting_config(heads: int = 16, kv_heads: int = 8, layers: int = 2) -> TalkerConfig:
+    """A code predictor whose sizes the frame kernel takes: the published ones, but for fewer layers."""
     predictor = CodePredictorConfig(
         *(1024, 3072, layers, heads, kv_heads, 128, 1e-6, 1e6), vocab_size=2048, num_code_groups=16
     )
@@ -64,7 +64,7 @@ def frame_weights(talker: Talker) -> FrameWeights:
 
 
 def fitting_weights(layers: int = 3, device: str = "cpu") -> FrameWeights:
-    """What the kernel of a pass takes, bfloat16; sums within are a thousand and more."""
+    """What the frame kernel takes, bfloat16; sums within are a thousand and more."""
     talker = random_talker(fitting_config(layers=layers), device, torch.bfloat16)
     for parameter in talker.code_predictor.parameters():
         parameter.mul_(0.06 if parameter.dim() > 1 else 1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_NAME = "predictor_pass"
+_NAME = "predictor_frames"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-fcf-protection=none", "-Wno-unknown-pragmas"),

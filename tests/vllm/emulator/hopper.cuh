@@ -22,9 +22,13 @@ inline uint4 seen_four(const void* at) {
     return four;
 }
 
+inline void see_again(uint4& four, const void* at, bool wanted) {
+    if (wanted) four = seen_four(at);
+}
 inline void announce(void* at, u32 one) { emulator::store(at, &one, 1); }
 inline void announce(void* at, float one) { emulator::store(at, &one, 1); }
-inline void announce(void* at, uint2 two) { emulator::store(at, &two, 2); }
+inline void announce(void* at, float2 two) { emulator::store(at, &two, 2); }
+inline void announce(void* at, uint4 four) { emulator::store(at, &four, 4); }
 inline void mark_four(void* at) {
     const uint4 marks = {MARK, MARK, MARK, MARK};
     emulator::store(at, &marks, 4);
@@ -32,6 +36,9 @@ inline void mark_four(void* at) {
 
 inline void await_launch() {}  // one launch ends before the next begins
 inline void show_writes() { emulator::show_writes(); }
+inline float power_of_two(float exponent) { return exp2f(exponent); }
+inline u32 thread_anew() { return threadIdx.x; }
+inline void show_writes_to_copies() {}
 inline void meet_workers() { emulator::meet(1, WORKERS); }
 inline void meet_sharers(int which) { emulator::meet(2 + which, WARP * GROUP); }
 inline void arrive(u32 barrier) { emulator::arrive(barrier, 0); }

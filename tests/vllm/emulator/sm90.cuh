@@ -42,7 +42,10 @@ inline u32 __float_as_uint(float value) {
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __saturatef(float x) { return x > 0 ? fminf(x, 1) : 0; }
 inline u32 max(u32 a, u32 b) { return a > b ? a : b; }
+inline u32 min(u32 a, u32 b) { return a < b ? a : b; }
+inline u32 atomicAdd(u32* at, u32 value) { return (*at += value) - value; }  // no other thread runs meanwhile
 
 inline void __syncthreads() { emulator::meet(0, emulator::WARP * int(emulator::warps_run.size())); }
 inline void __syncwarp() { emulator::collect(emulator::SYNC, emulator::ALL, 0, 0); }
@@ -61,6 +64,23 @@ template <class T>
 inline T __shfl_xor_sync(u32 mask, T value, int distance) {
     return __shfl_sync(mask, value, emulator::current->lane ^ distance);
 }
+
+template <class T>
+inline T __shfl_up_sync(u32 mask, T value, int distance) {
+    const int lane = emulator::current->lane;
+    return __shfl_sync(mask, value, lane < distance ? lane : lane - distance);
+}
+template <class Both>
+inline u32 reduced(u32 mask, u32 value, Both both) {
+    for (int distance = 1; distance < emulator::WARP; distance *= 2)
+        value = both(value, __shfl_xor_sync(mask, value, distance));
+    return value;
+}
+inline u32 __reduce_add_sync(u32 mask, u32 value) {
+    return reduced(mask, value, [](u32 a, u32 b) { return a + b; });
+}
+inline u32 __reduce_min_sync(u32 mask, u32 value) { return reduced(mask, value, min); }
+inline u32 __reduce_max_sync(u32 mask, u32 value) { return reduced(mask, value, max); }
 
 inline u32 address_of(const void* at) {
     return u32(static_cast<const unsigned char*>(at) - shared) + emulator::SHARED_AT;

@@ -1,4 +1,4 @@
-"""`predictor/pass.cu` on the GPU: compiled for one predictor's sizes, its weights packed, launched."""
+"""`predictor/frame.cu` on the GPU: compiled for one predictor's sizes, its weights packed, launched."""
 
 import math
 from pathlib import Path
@@ -8,13 +8,16 @@ from torch import Tensor
 
 from .. import cuda_kernel
 from ..cuda_kernel import CAPABILITY
-from .frames import FrameWeights
+from ..types import CODEBOOKS
+from .frames import WORDS, FrameWeights, Rows
 
 BLOCKS, THREADS = 128, 384
 """As in `layout.cuh`: blocks share a product's outputs."""
 ADDED_PARTS = 8
 """Parts of the inputs of a product that is added, of which a block multiplies one."""
 _PANEL, _EIGHT, _STEP = 64, 8, 16
+_SETS = 3
+"""Of places for what blocks tell one another, which a pass's layers and its head use in turn."""
 _GROUPS, _SLOTS = 2, 19
 """Warp groups take panels of weights in turn; so many of a product find room at once."""
 _KV_HEADS, _SHARERS = ADDED_PARTS, (2, 4, 8)
@@ -23,7 +26,7 @@ _COLUMNS = (16, 32, 48)
 """A block can have of a product that is not added; of one that is it has a panel."""
 _HEAD_DIM, _HIDDEN = 128, 1024
 _MULTIPROCESSORS = 132
-_SOURCE = Path(__file__).with_name("predictor") / "pass.cu"
+_SOURCE = Path(__file__).with_name("predictor") / "frame.cu"
 
 
 def fits(weights: FrameWeights) -> bool:
@@ -40,7 +43,7 @@ def fits(weights: FrameWeights) -> bool:
         and all(count in _COLUMNS for count in columns)
         and all(inputs % (ADDED_PARTS * _GROUPS * _PANEL) == 0 for inputs in inner)
         and all(inputs <= ADDED_PARTS * _SLOTS * _PANEL for inputs in inner)
-        and len(weights.decoder.layers) % 2 == 1  # they take turns at two places, and a launch begins at the other
+        and (len(weights.decoder.layers) + 1) % _SETS == 0
     )
 
 
@@ -52,11 +55,12 @@ def runs_on(device: torch.device) -> bool:
     return (properties.major, properties.minor) == CAPABILITY and properties.multi_processor_count >= _MULTIPROCESSORS
 
 
-class PassKernel:
-    """A predictor's passes, one launch each."""
+class FrameKernel:
+    """All draws and passes of frames, one launch."""
 
     def __init__(self, weights: FrameWeights) -> None:
-        layers, self._eps = weights.decoder.layers, weights.decoder.norm_eps
+        self._weights, self._eps = weights, weights.decoder.norm_eps
+        layers = weights.decoder.layers
         heads, qk_heads = layers[0].heads, len(layers[0].qk_norm)
         self._qkv, self._attended = len(layers[0].qkv), layers[0].output.shape[1]
         self._inner, self._entries = layers[0].down.shape[1], weights.heads.shape[1]
@@ -75,45 +79,83 @@ class PassKernel:
         self._layers = torch.stack(products)
         self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
-        self._rope = weights.rope
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
-        code = compiled(sizes | {"HIDDEN": _HIDDEN, "LAYERS": len(layers)})
+        sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers), "FIRST_ENTRIES": len(weights.head)}
+        code = compiled(sizes)
         self._room: list[tuple[int, Tensor, Tensor]] = []
-        self._kernel = cuda_kernel.Kernel(code, "predictor_pass", THREADS)
+        self._kernel = cuda_kernel.Kernel(code, "predictor_frames", THREADS)
+
+    def draw(self, first_logits: Tensor, start: Tensor, rows: Rows, seen: Tensor) -> Tensor:
+        """As `frames.PlainPredictor.draw`. All but `rows`' parts must be contiguous."""
+        codes = torch.empty(len(start), CODEBOOKS, dtype=torch.int64, device=start.device)
+        cache = self._weights.new_cache(len(start))
+        self._launch(start, 2, cache, range(1, CODEBOOKS), rows.words, codes, (first_logits, seen))
+        return codes
 
     def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        """As `frames.PlainPredictor`. `inputs` must be contiguous."""
+        """As `frames.PlainPredictor.logits`: of one pass, as its draw finds them. `inputs` must be contiguous."""
         rows, count, _ = inputs.shape
-        told, handed = self._room_for(math.ceil(rows * count / _STEP) * _STEP)
-        logits = torch.empty(rows, self._entries, device=inputs.device)
+        codes = torch.empty(rows, CODEBOOKS, dtype=torch.int64, device=inputs.device)
+        words = torch.zeros(rows, WORDS, dtype=torch.int32, device=inputs.device)
+        self._launch(inputs, count, cache, range(book, book + 1), words, codes)
+        tokens = _room_of(rows * count)
+        told, at = self._room_for(tokens)[1][0].view(torch.float32), tokens * self._x_bytes // 4
+        return told[at : at + rows * self._entries].view(rows, self._entries).clone()
+
+    def _launch(
+        self,
+        inputs: Tensor,
+        count: int,
+        cache: Tensor,
+        books: range,
+        words: Tensor,
+        codes: Tensor,
+        first: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        rows = len(words)
+        room, told, handed = self._room_for(_room_of(rows * count))
+        weights = self._weights
         tensors = (
             self._layers,
-            self._heads[book - 1],
+            self._heads,
             self._qk_norm,
-            self._rope.cos,
-            self._rope.sin,
+            weights.rope.cos,
+            weights.rope.sin,
             cache,
             inputs,
-            logits,
-            *told,
+            told,
             handed,
+            weights.predictor_table,
+            weights.code_offsets,
+            words,
         )
-        numbers = (rows, count, book + 1 - count)
         pointers = [tensor.data_ptr() for tensor in tensors]
+        pointers += [tensor.data_ptr() for tensor in first] if first else [0, 0]
+        numbers = (room, rows, count, books[0], books[-1])
         stream = torch.cuda.current_stream().cuda_stream
-        self._kernel.launch(BLOCKS, stream, pointers, numbers, (self._eps,))
-        return logits
+        self._kernel.launch(BLOCKS, stream, [*pointers, codes.data_ptr()], numbers, (self._eps,))
 
-    def _room_for(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """For what blocks tell one another, [2, bytes], and for their parts of sums: all bits are set at first."""
+    @property
+    def _x_bytes(self) -> int:
+        """What blocks tell of a row before its queries or logits: it, before a layer's middle and in it; squares."""
+        return 2 * (2 * _HIDDEN + 4 * _HIDDEN // _PANEL)
+
+    def _room_for(self, tokens: int) -> tuple[int, Tensor, Tensor]:
+        """For how many tokens, at least these, there is room; what blocks tell one another, [3, words], and their parts
+        of sums: all bits are set at first.
+        """
         if not self._room or self._room[-1][0] < tokens:
-            x = 2 * (2 * _HIDDEN + 4 * _HIDDEN // _PANEL)  # with its squares, before the layer's middle and in it
-            row, device = x + 2 * (self._qkv + self._attended + self._inner), self._layers.device
-            told = torch.full((2, tokens * row // 4), -1, dtype=torch.int32, device=device)
+            row, device = self._x_bytes + 2 * (self._qkv + self._attended + self._inner), self._layers.device
+            told = torch.full((_SETS, tokens * row // 4), -1, dtype=torch.int32, device=device)
             handed = torch.full((tokens * BLOCKS * _PANEL,), -1, dtype=torch.int32, device=device)
             # Captured graphs still work with the room that was large enough for them.
             self._room.append((tokens, told, handed))
-        return self._room[-1][1:]
+        return self._room[-1]
+
+
+def _room_of(tokens: int) -> int:
+    """So many tokens there is room for when these are told."""
+    return math.ceil(tokens / _STEP) * _STEP
 
 
 def scaled(matrix: Tensor, norm: Tensor) -> Tensor:
