@@ -33,7 +33,8 @@ def fits(weights: FrameWeights) -> bool:
     """Whether the kernel takes these weights: bfloat16, the published sizes or ones that are split as evenly."""
     layer = weights.decoder.layers[0]
     columns = [outputs / BLOCKS for outputs in (len(layer.qkv), len(layer.gate_up), weights.heads.shape[1])]
-    inner = layer.output.shape[1], layer.down.shape[1]
+    panels = [inputs / (ADDED_PARTS * _PANEL) for inputs in (layer.output.shape[1], layer.down.shape[1])]
+    told = len(layer.qkv) + layer.output.shape[1] + layer.down.shape[1]  # in a step, bfloat16, or float32 logits
     return (
         weights.heads.dtype == torch.bfloat16
         and weights.heads.shape[2] == _HIDDEN
@@ -41,8 +42,8 @@ def fits(weights: FrameWeights) -> bool:
         and len(layer.qk_norm) - layer.heads == _KV_HEADS
         and layer.heads / _KV_HEADS in _SHARERS
         and all(count in _COLUMNS for count in columns)
-        and all(inputs % (ADDED_PARTS * _GROUPS * _PANEL) == 0 for inputs in inner)
-        and all(inputs <= ADDED_PARTS * _SLOTS * _PANEL for inputs in inner)
+        and all(count % _GROUPS == 0 and 2 * _GROUPS <= count <= _SLOTS for count in panels)
+        and 2 * weights.heads.shape[1] <= told
         and (len(weights.decoder.layers) + 1) % _SETS == 0
     )
 
@@ -80,7 +81,8 @@ class FrameKernel:
         self._heads = torch.stack([packed(scaled(head, weights.decoder.norm)) for head in weights.heads])
         self._qk_norm = torch.stack([layer.qk_norm for layer in layers])
         sizes = {"HEADS": heads, "KV_HEADS": qk_heads - heads, "INNER": self._inner, "ENTRIES": self._entries}
-        sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers), "FIRST_ENTRIES": len(weights.head)}
+        sizes |= {"HIDDEN": _HIDDEN, "LAYERS": len(layers), "FIRST_ENTRIES": weights.ids}
+        sizes["FIRST_STRIDE"] = len(weights.head)
         code = compiled(sizes)
         self._room: list[tuple[int, Tensor, Tensor]] = []
         self._kernel = cuda_kernel.Kernel(code, "predictor_frames", THREADS)

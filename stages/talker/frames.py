@@ -29,6 +29,7 @@ _INTEGERS, _FLOATS = 7, 5
 """Of what a row is told, beside its noise."""
 WORDS = _INTEGERS + _FLOATS + CODEBOOKS
 """That a row is told."""
+_HEAD_ROWS = 8
 _TABLE_ROWS = 8192
 """Rows of the text table that are computed at once."""
 
@@ -38,7 +39,11 @@ class FrameWeights:
     """What making a frame reads, on one device and in one dtype."""
 
     head: Tensor
-    """[codes + 1, hidden]: the codec head's rows of what a frame may begin with, codes in their order and last eos."""
+    """[at least ids, hidden]: the codec head's rows of what a frame may begin with, codes in their order and last eos;
+    behind them zeros, as GPUs are faster with a multiple of 8 rows.
+    """
+    ids: int
+    """How many ids a frame may begin with."""
     eos_id: int
     text_table: Tensor
     """[text_vocab_size, hidden]: text embeddings behind their projection, which depends on nothing but the id."""
@@ -72,8 +77,10 @@ class FrameWeights:
         """
         books = predictor.embedding_tables().flatten(0, 1)
         code_table = torch.cat((codec_embedding, books, books.new_zeros(1, books.shape[1])))
+        head = codec_head[drawable_ids(config).to(books.device)]
         return cls(
-            head=codec_head[drawable_ids(config).to(books.device)],
+            head=F.pad(head, (0, 0, 0, -len(head) % _HEAD_ROWS)),
+            ids=len(head),
             eos_id=config.codec_eos_token_id,
             text_table=torch.cat([text_projection(rows) for rows in torch.split(text_embedding, _TABLE_ROWS)]),
             code_table=code_table,
@@ -139,9 +146,11 @@ class Rows:
     @classmethod
     def of(cls, words: Tensor) -> "Rows":
         """Of the words."""
+        slots, text_ids, first_top_k, top_k, may_end, is_first, makes_one = words[:, :_INTEGERS].unbind(1)
         floats = words[:, _INTEGERS:].view(torch.float32)
-        parts = torch.split(floats, [1, 2, 2, CODEBOOKS], 1)
-        return cls(words, *words[:, :_INTEGERS].unbind(1), parts[0][:, 0], *parts[1:])
+        penalty, first_cut, cut, noise = torch.split(floats, [1, 2, 2, CODEBOOKS], 1)
+        integers = slots, text_ids, first_top_k, top_k, may_end, is_first, makes_one
+        return cls(words, *integers, penalty[:, 0], first_cut, cut, noise)
 
 
 @dataclass(frozen=True)
@@ -161,7 +170,7 @@ class FrameMaker:
         self.weights = weights = predictor.weights
         self.slot_inputs = weights.code_table.new_zeros(slots + 1, weights.code_table.shape[1])
         """[slots + 1, hidden]: what the Talker reads next in each slot; the last row is nobody's."""
-        self._seen = torch.zeros(slots + 1, len(weights.head), dtype=torch.bool, device=weights.head.device)
+        self._seen = torch.zeros(slots + 1, weights.ids, dtype=torch.bool, device=weights.head.device)
         """Which codes 0 each slot's request has had."""
         self._predictor = predictor
         self._seeds = np.zeros(slots, np.uint64)
@@ -240,24 +249,28 @@ class PlainPredictor:
         self.weights = weights
 
     def draw(self, first_logits: Tensor, start: Tensor, rows: Rows, seen: Tensor) -> Tensor:
-        """Codes, int64 [rows, 16], of logits of code 0, [rows, codes + 1], and the Talker's projected hidden states
-        `start`, [rows, predictor hidden].
+        """Codes, int64 [rows, 16], of logits of code 0, [rows, at least ids], and the Talker's projected hidden
+        states `start`, [rows, predictor hidden].
 
-        `seen` is bool [slots, codes + 1]: which codes 0 each slot's request has had; these are added.
+        `seen` is bool [slots, ids]: which codes 0 each slot's request has had; these are added.
         """
-        slots = rows.slots.long()
-        had = seen.index_select(0, slots) & (rows.is_first == 0)[:, None]
-        logits = penalise(first_logits.float(), had, rows.penalty[:, None])
-        logits[:, -1].masked_fill_(rows.may_end == 0, -torch.inf)
         codes = torch.empty(len(start), CODEBOOKS, dtype=torch.int64, device=start.device)
-        codes[:, 0] = _draw(logits, rows.noise[:, 0], rows.first_cut, rows.first_top_k)
-        seen.index_copy_(0, slots, had.scatter(1, codes[:, :1], True))
+        codes[:, 0] = self._draw_first(first_logits, rows, seen)
         cache = self.weights.new_cache(len(start))
         # The first pass takes two positions, the Talker's hidden state and code 0.
         inputs = torch.cat((start[:, None], self.embed(codes, 0)), 1)
         for book in range(1, CODEBOOKS):
             codes[:, book] = _draw(self.logits(inputs, cache, book), rows.noise[:, book], rows.cut, rows.top_k)
             inputs = self.embed(codes, book)
+        return codes
+
+    def _draw_first(self, logits: Tensor, rows: Rows, seen: Tensor) -> Tensor:
+        slots = rows.slots.long()
+        had = seen.index_select(0, slots) & (rows.is_first == 0)[:, None]
+        logits = penalise(logits[:, : self.weights.ids].float(), had, rows.penalty[:, None])
+        logits[:, -1].masked_fill_(rows.may_end == 0, -torch.inf)
+        codes = _draw(logits, rows.noise[:, 0], rows.first_cut, rows.first_top_k)
+        seen.index_copy_(0, slots, had.scatter(1, codes[:, None], True))
         return codes
 
     def embed(self, codes: Tensor, book: int) -> Tensor:
@@ -289,7 +302,7 @@ class PlainPredictor:
         """The codes' embeddings and text terms become the next inputs of the rows' slots."""
         weights = self.weights
         slot_inputs.index_copy_(0, rows.slots.long(), weights.embed(rows.text_ids, codes))
-        begun = torch.where(codes[:, 0] == len(weights.head) - 1, weights.eos_id, codes[:, 0])
+        begun = torch.where(codes[:, 0] == weights.ids - 1, weights.eos_id, codes[:, 0])
         return MadeFrames(codes.to(torch.int16), torch.stack((begun, rows.makes_one.long())))
 
 

@@ -50,7 +50,7 @@ def finish(weights: FrameWeights, codes: Tensor, rows: Rows, slot_inputs: Tensor
         frames,
         begun,
         rows.words.stride(0),
-        len(weights.head) - 1,
+        weights.ids - 1,
         weights.eos_id,
         EARLY=early,
         BOOKS=books,

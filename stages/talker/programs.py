@@ -29,8 +29,8 @@ def finish(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some columns of one row's next input, and its codes as they leave. `stride` is that of what rows are told; a frame
-    that begins with `end` is none, but `eos_id`.
+    """Some columns of one row's next input, its codes as they leave and the id with which the frame begins: for `end`,
+    `eos_id`. `stride` is that of what rows are told.
     """
     if EARLY:
         gdc_wait()

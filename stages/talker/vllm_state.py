@@ -27,9 +27,9 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
 from ..types import CODEBOOKS, PromptPlan, Sampling
+from .frame_kernel import fits, runs_on
 from .frames import FrameMaker, NewFrames, PlainPredictor
 from .kernels import FusedPredictor
-from .frame_kernel import fits, runs_on
 
 if TYPE_CHECKING:
     from .vllm_model import TalkerForVllm

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from duotone.stages import cuda_kernel
 from duotone.stages.talker import frame_kernel
-from duotone.stages.talker.frames import FrameMaker, FrameWeights, NewFrames, PlainPredictor, Rows
 from duotone.stages.talker.frame_kernel import FrameKernel
-from duotone.stages.types import Sampling
+from duotone.stages.talker.frames import FrameMaker, NewFrames, PlainPredictor, Rows, draw_codes
+from duotone.stages.types import CODEBOOKS, Sampling
 
 from ..stages.talker.small_predictor import error, fitting_weights, wide
-from .emulator import Emulator
+from .emulator import HERE, Emulator
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),
@@ -30,6 +30,8 @@ REQUESTS = [
     Sampling(seed=3, subtalker_temperature=1.3, subtalker_top_k=0, subtalker_top_p=0.8),
     Sampling(seed=4, top_k=5, top_p=0.7, subtalker_top_k=20),
 ]
+SIZES = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 2}
+SIZES |= {"FIRST_ENTRIES": 2049, "FIRST_STRIDE": 2056}
 SOURCE = Path(frame_kernel.__file__).with_name("predictor") / "frame.cu"
 
 
@@ -60,7 +62,7 @@ def emulated(tmp_path_factory):
         yield made
 
 
-@pytest.mark.parametrize(("layers", "rows", "book", "seed"), [(2, 3, 1, 1), (2, 70, 1, 2), (2, 20, 2, 3), (5, 3, 2, 4)])
+@pytest.mark.parametrize(("layers", "rows", "book", "seed"), [(2, 3, 1, 1), (2, 40, 1, 2), (2, 20, 2, 3), (5, 3, 2, 4)])
 def test_logits_and_cache_are_those_of_the_reference_in_any_order(emulated, layers, rows, book, seed):
     one = emulated[layers]
     one.emulator.seed = seed
@@ -76,7 +78,7 @@ def test_launches_of_other_numbers_of_rows_change_no_bit(emulated):
     one = emulated[2]
     one.emulator.seed = 10
     first: dict[int, Tensor] = {}
-    for rows in (3, 20, 3, 20):
+    for rows in (3, 20, 3):
         inputs, cache = one.inputs(rows, 1)
         logits = one.kernel.logits(inputs, cache, 1)
         together = torch.cat((logits.flatten(), cache.float().flatten()))
@@ -96,21 +98,41 @@ def test_a_launch_makes_the_frames_that_launches_of_one_pass_would(emulated):
     start = torch.randn(len(rows.words), weights.heads.shape[2], generator=generator).bfloat16()
     first_logits = 4 * torch.randn(len(start), len(weights.head), generator=generator).bfloat16()
     first_logits[1, [5, 900]] += 9
-    seen, seen_by_plain = maker._seen.clone(), maker._seen
-    codes = one.kernel.draw(first_logits, start, rows, seen)
-    assert torch.equal(codes, OnePassALaunch(one.kernel, weights).draw(first_logits, start, rows, seen_by_plain))
-    assert torch.equal(seen, seen_by_plain)
+    seen, expected_seen = maker._seen.clone(), maker._seen
+    codes, expected = (torch.full((len(start), CODEBOOKS), -1) for _ in range(2))
+    books = range(1, 4)
+    one.kernel._launch(start, 2, weights.new_cache(len(start)), books, rows.words, codes, (first_logits, seen))
+    expected[:, 0] = one.exact._draw_first(first_logits, rows, expected_seen)
+    inputs = torch.cat((start[:, None], PlainPredictor(weights).embed(expected, 0)), 1)
+    cache = weights.new_cache(len(start))
+    for book in books:
+        logits = one.kernel.logits(inputs, cache, book)
+        expected[:, book] = draw_codes(logits, rows.noise[:, book], rows.cut[:, 0], rows.top_k, rows.cut[:, 1])
+        inputs = PlainPredictor(weights).embed(expected, book)
+    assert torch.equal(codes, expected)
+    assert torch.equal(seen, expected_seen)
 
 
-class OnePassALaunch(PlainPredictor):
-    """The reference, but for a pass's logits, which depend on the order of additions."""
-
-    def __init__(self, kernel: FrameKernel, weights: FrameWeights) -> None:
-        super().__init__(weights)
-        self.kernel = kernel
-
-    def logits(self, inputs: Tensor, cache: Tensor, book: int) -> Tensor:
-        return self.kernel.logits(inputs.contiguous(), cache, book)
+@pytest.mark.parametrize("entries", [2048, 2049])
+def test_draws_are_those_of_the_reference_for_every_kind_of_request(tmp_path, entries):
+    emulator, rows, generator = Emulator(tmp_path), 300, torch.Generator().manual_seed(entries)
+    for source in (HERE / "draws.cu", *SOURCE.parent.glob("*.cuh")):
+        shutil.copy(source, tmp_path)
+    library = emulator.compiled(tmp_path / "draws.cu", SIZES | {"FIRST_ENTRIES": entries})
+    logits = torch.randn(rows, entries, generator=generator) * torch.tensor([1.0, 3.0, 10.0])[:, None].repeat(100, 1)
+    logits[::7, 10:20] = logits[::7, :1]  # equal logits
+    logits[::11] = logits[::11].round()
+    logits[::13, 5:] = -torch.inf
+    temperature = torch.where(torch.rand(rows, generator=generator) < 0.1, 0.0, 0.3 + torch.rand(rows))
+    top_k = torch.tensor([0, 1, 5, 50, 50, 300, 5000]).repeat(rows)[:rows]
+    top_p = torch.where(torch.rand(rows, generator=generator) < 0.5, 1.0, torch.rand(rows, generator=generator))
+    uniform = torch.rand(rows, generator=generator)
+    cuts = torch.stack((temperature, top_p, top_k.float(), uniform), 1)
+    codes = torch.full((rows,), -1, dtype=torch.int32)
+    pointers = [tensor.data_ptr() for tensor in (logits, cuts, codes)]
+    emulator.kernel(library, "predictor_frames", 256).launch(1, 0, pointers, (rows, entries))
+    expected = draw_codes(logits, uniform, temperature, top_k, top_p)
+    assert (codes != expected).sum() <= 1  # where a sum's rounding decides
 
 
 def test_a_pace_at_which_suppliers_would_wait_for_themselves_does_not_compile(tmp_path):
@@ -119,6 +141,5 @@ def test_a_pace_at_which_suppliers_would_wait_for_themselves_does_not_compile(tm
     text = source.read_text()
     assert "u32 PACE = 4," in text
     source.write_text(text.replace("u32 PACE = 4,", "u32 PACE = 3,"))
-    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 2, "FIRST_ENTRIES": 2049}
     with pytest.raises(RuntimeError, match="pace"):
-        Emulator(tmp_path).compiled(source, sizes)
+        Emulator(tmp_path).compiled(source, SIZES)

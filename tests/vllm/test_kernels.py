@@ -1,4 +1,4 @@
-"""The kernels compute what `frames` computes: in bfloat16 on a Hopper GPU, what a frame becomes in Triton's interpreter."""
+"""The kernels compute what `frames` computes: on a Hopper GPU, and what frames become in Triton's interpreter, too."""
 
 from dataclasses import replace
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from duotone.stages.talker.frames import WORDS, FrameMaker, NewFrames, PlainPredictor, Rows
-from duotone.stages.talker.kernels import FusedPredictor, finish
 from duotone.stages.talker.frame_kernel import (
     ADDED_PARTS,
     BLOCKS,
@@ -18,6 +16,8 @@ from duotone.stages.talker.frame_kernel import (
     runs_on,
     taking_turns,
 )
+from duotone.stages.talker.frames import WORDS, FrameMaker, NewFrames, PlainPredictor, Rows
+from duotone.stages.talker.kernels import FusedPredictor, finish
 from duotone.stages.types import Sampling
 
 from ..stages.talker.small_predictor import (
@@ -105,7 +105,8 @@ def test_whole_frames_from_a_captured_graph_are_those_of_launches(weights):
 
 
 def test_the_kernel_compiles_for_the_published_sizes_without_a_gpu():
-    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5, "FIRST_ENTRIES": 2049}
+    sizes = {"HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INNER": 3072, "ENTRIES": 2048, "LAYERS": 5}
+    sizes |= {"FIRST_ENTRIES": 2049, "FIRST_STRIDE": 2056}
     assert b"predictor_frames" in compiled(sizes)
     with pytest.raises(RuntimeError, match=r"layout\.cuh.*heads"):
         compiled(sizes | {"KV_HEADS": 5})
@@ -150,7 +151,7 @@ def instruction_right(part, columns, step):
 def test_a_frame_becomes_the_next_input_of_its_slot_alone():
     weights = frame_weights(random_talker(talker_config(), DEVICE))
     codes = torch.randint(0, 50, (3, 16), device=DEVICE)
-    codes[1, 0] = len(weights.head) - 1
+    codes[1, 0] = weights.ids - 1
     words = torch.zeros(3, WORDS, dtype=torch.int32)
     words[:, 0], words[:, 1], words[:, 6] = torch.tensor([[4, 0, 2], [1, 5, 3], [1, 1, 0]])
     rows = Rows.of(words.to(DEVICE))

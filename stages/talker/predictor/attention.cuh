@@ -24,6 +24,9 @@ __device__ void add_lanes(float (&sums)[POSITIONS]) {
     if constexpr (HALF > 1) add_lanes<HALF / 2>(sums);
 }
 
+// Nearly so long it takes until others see what is told.
+constexpr int TELLING_NS = 150;
+
 __device__ uint2 two_at(const bf16* from) { return *reinterpret_cast<const uint2*>(from); }
 
 // The warps of a key/value head's queries share keys and values of a row in shared memory.
@@ -60,6 +63,8 @@ struct Attention {
             const uint2 key_norm = two_at(qk_norm + (HEADS + kv_head) * HEAD + lane * 4);
             const uint2 query_norm = two_at(qk_norm + head * HEAD + lane * 4);
             uint2 value, raw_key, raw_query;
+            // What is looked for too early is looked for again.
+            __nanosleep(TELLING_NS);
             do {
                 value = seen_two(source + 2 * (GROUP + 1) * HEAD);
                 raw_key = seen_two(source + 2 * GROUP * HEAD);
@@ -88,9 +93,15 @@ struct Attention {
         const int lane = threadIdx.x % WARP;
         const unsigned char* at = near + lane * 8;
         float scores[POSITIONS];
+        uint2 values[POSITIONS];
 #pragma unroll
         for (int i = 0; i < POSITIONS; ++i)
             scores[i] = dot(query, widened(*reinterpret_cast<const uint2*>(at + i * 2 * HEAD)));
+#pragma unroll
+        for (int i = 0; i < POSITIONS; ++i) {
+            values[i] = *reinterpret_cast<const uint2*>(at + CACHED_BYTES + i * 2 * HEAD);
+            if (i > last) values[i] = make_uint2(0, 0);  // NaN may stand there
+        }
         add_lanes<POSITIONS / 2>(scores);
         float score = (scores[0] + __shfl_xor_sync(ALL, scores[0], 1)) * rsqrtf(HEAD);
         if (lane / 2 > last) score = -1e30f;  // whatever stands there
@@ -103,11 +114,9 @@ struct Attention {
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < POSITIONS; ++i) {
-            if (i > last) break;
             const float part = __shfl_sync(ALL, share, 2 * i);
             whole += part;
-            sum = sum + make_float4(part, part, part, part) *
-                            widened(*reinterpret_cast<const uint2*>(at + CACHED_BYTES + i * 2 * HEAD));
+            sum = sum + make_float4(part, part, part, part) * widened(values[i]);
         }
         const float scale = __fdividef(1, whole);
         return sum * make_float4(scale, scale, scale, scale);

@@ -28,7 +28,7 @@ struct DrawRoom {
     u32 choices[WARPS];
     u32 unread[WARP];  // where lanes count what need not be counted: none branches
 };
-static_assert(sizeof(DrawRoom) <= 4096, "as callers know");
+static_assert(sizeof(DrawRoom) <= ROOM_BYTES, "sizes");
 
 // An integer that is smaller for larger floats, and back again.
 __device__ u32 turned(u32 bits) { return bits ^ (~u32(int(bits) >> 31) & 0x7fffffff); }

@@ -51,8 +51,9 @@ struct Frames {
     }
     __device__ Attention attention_in(int layer, const Pass& pass) const {
         const long cached = long(rows) * KV_HEADS * POSITIONS * HEAD;
-        return {qk_norm + layer * (HEADS + KV_HEADS) * HEAD, cos,        sin, cache + 2 * layer * cached,
-                cache + (2 * layer + 1) * cached,            pass.start, pass.count, eps};
+        const bf16* norms = qk_norm + layer * (HEADS + KV_HEADS) * HEAD;
+        bf16* keys = cache + 2 * layer * cached;
+        return {norms, cos, sin, keys, keys + cached, pass.start, pass.count, eps};
     }
 
     __device__ void bring_weights() const;
@@ -137,7 +138,7 @@ __device__ void Frames::work() const {
     for (int number = 0; number < passes(); ++number) {
         const Pass each = pass(number);
         now = tell_pass(each, now, recalled);
-        meet_workers();
+        meet_workers();  // sums of groups are exchanged anew
         const Told next = told_in(each.step + STEPS + 1, rows);
         draw(each, now, next);
         now = next;
@@ -164,15 +165,15 @@ __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) con
             const bool last = tile == tiles - 1;
             if (ending) {
                 float2 sums[Heads::EIGHTS];
-                const float scale = demand.multiply_rows<Heads::COLUMNS>(sums, whole, x.squares, tile, last, eps, READ);
+                const float scale = demand.multiply_rows<Heads::COLUMNS>(sums, whole, x.squares, tile, last, true, eps);
                 if (row < tokens) tell_logits(sums, scale, pass, now, row);
             } else if (attending) {
                 float2 sums[Qkv::EIGHTS];
-                const float scale = demand.multiply_rows<Qkv::COLUMNS>(sums, whole, x.squares, tile, last, eps, READ);
+                const float scale = demand.multiply_rows<Qkv::COLUMNS>(sums, whole, x.squares, tile, last, true, eps);
                 if (row < tokens) tell_qkv(sums, scale, now.part(QKV_AT), row);
             } else {
                 float2 sums[GateUp::EIGHTS];
-                const float scale = demand.multiply_rows<GateUp::COLUMNS>(sums, whole, x.squares, tile, last, eps);
+                const float scale = demand.multiply_rows<GateUp::COLUMNS>(sums, whole, x.squares, tile, last, false, eps);
                 if (row < tokens) tell_gated(sums, scale, now.part(INNER_AT), row);
             }
             __syncwarp();
@@ -235,7 +236,7 @@ __device__ void Frames::begin(Told next) const {
         const int column = column_of_thread();
         tell_row(next.row_at(X_AT, X_SQUARES_AT), 2 * row, column, four_of(inputs + row * HIDDEN, column));
         const RowWords asked(words, row);
-        FirstLogits logits(first_logits + row * FIRST_ENTRIES, seen, asked);
+        FirstLogits logits(first_logits + row * FIRST_STRIDE, seen, asked);
         const int code = drawn(logits.of_thread, asked.first_cut(), shared + ROOM_AT);
         logits.see(code);
         tell_code(row, 0, code, next, 2 * row + 1);
@@ -280,7 +281,7 @@ __device__ void begin_barriers() {
 
 // Draws codes of books `first_book` to `last_book` of so many rows into `codes`, int64 [rows, POSITIONS]. The first pass
 // takes `count` inputs a row, bfloat16 [rows · count, HIDDEN], others what the pass before has drawn. With `first_logits`,
-// bfloat16 [rows, FIRST_ENTRIES], code 0 is drawn, too, and inputs are [rows, HIDDEN], the first of two. `words` say of
+// bfloat16 [rows, FIRST_STRIDE], code 0 is drawn, too, and inputs are [rows, HIDDEN], the first of two. `words` say of
 // each row how it is drawn (`rows.cuh`), and `seen`, bool [slots, FIRST_ENTRIES], which codes 0 there were in a slot.
 //
 // Weights are packed as `frame_kernel.packed` says; cache is [LAYERS, 2, rows, KV_HEADS, POSITIONS, HEAD]. `told` is
@@ -292,9 +293,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      const bf16* table, const long long* offsets, const u32* words, const bf16* first_logits,
                      unsigned char* seen, long long* codes, int room, int rows, int count, int first_book,
                      int last_book, float eps) {
-    const Frames frames = {layers, heads,   qk_norm, cos,          sin,  cache, inputs, told, handed,     table,
-                           offsets, words,  first_logits, seen, codes, room,  rows,   count, first_book, last_book,
-                           eps};
+    const Frames frames = {layers,       heads, qk_norm, cos,  sin,  cache, inputs,     told,      handed, table, offsets, words,
+                           first_logits, seen,  codes,   room, rows, count, first_book, last_book, eps};
     begin_barriers();
     if (threadIdx.x < WORKERS) {
         take_registers<REGISTERS>();

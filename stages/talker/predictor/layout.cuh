@@ -1,5 +1,6 @@
 // How a pass is shared out among blocks and warps, and what stands where in memory.
-// Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, FIRST_ENTRIES, LAYERS.
+// Sizes come from the compiler's command line: HIDDEN, HEADS, KV_HEADS, INNER, ENTRIES, LAYERS, and of
+// code 0 FIRST_ENTRIES, FIRST_STRIDE apart for each row.
 #pragma once
 #include "sm90.cuh"
 
@@ -30,6 +31,7 @@ struct Product {
     static constexpr int COLUMNS = PARTS * OUT / BLOCKS, EIGHTS = COLUMNS / 8, PANELS = IN / PANEL / PARTS;
     static constexpr int PANEL_BYTES = COLUMNS * ROW_BYTES, BYTES = PANELS * PANEL_BYTES;  // of weights
     static_assert(PARTS * PANELS * PANEL == IN && PANELS % GROUPS == 0 && PANELS <= SLOTS, "sizes");
+    static_assert(PANELS >= 2 * GROUPS, "sizes");
     static_assert(COLUMNS % 16 == 0 && PANEL_BYTES <= SLOT_BYTES, "sizes");
 };
 using Qkv = Product<QKV, HIDDEN, 1>;
@@ -64,7 +66,8 @@ static_assert(GateUp::PANELS == WIDE_PANELS && Heads::PANELS == WIDE_PANELS && D
 // head keys and values of a row; what a draw needs.
 constexpr int EXCHANGE_AT = SLOTS * SLOT_BYTES, EXCHANGE_BYTES = WORKERS * most(WIDE, NARROW);
 constexpr int CACHED_BYTES = 2 * HEAD * POSITIONS, CACHED_AT = EXCHANGE_AT + 2 * EXCHANGE_BYTES;
-constexpr int ROOM_AT = CACHED_AT + WARPS / GROUP * 2 * CACHED_BYTES, BARRIERS_AT = ROOM_AT + 4096;
+constexpr int ROOM_AT = CACHED_AT + WARPS / GROUP * 2 * CACHED_BYTES, ROOM_BYTES = 4096;
+constexpr int BARRIERS_AT = ROOM_AT + ROOM_BYTES;
 enum Barrier { FULL, EMPTY = FULL + SLOTS, READ = EMPTY + SLOTS, CLEARED, ATTENTION, RECALLED };
 constexpr int BARRIERS = RECALLED + WARPS / GROUP, SHARED_BYTES = BARRIERS_AT + 8 * BARRIERS;
 static_assert(WARPS % GROUP == 0 && GROUP * KV_HEADS == HEADS && KV_HEADS == MEMBERS, "heads");

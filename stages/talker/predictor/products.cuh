@@ -95,14 +95,13 @@ struct Demand {
         if (last && lane < panels) arrive(barrier_at(EMPTY) + 8 * ((number + group + lane * GROUPS) % SLOTS));
     }
 
-    // Of all inputs of normalised rows; returns what they are to be scaled by. When all have been read, the warp arrives at
-    // that barrier.
+    // Of all inputs of normalised rows, which may be a step's x; returns what they are to be scaled by.
     template <int COLUMNS>
     __device__ float multiply_rows(float2 (&ended)[COLUMNS / 8], const Inputs& inputs, const unsigned char* squares,
-                                   int tile, bool last, float eps, int arrives = -1) const {
+                                   int tile, bool last, bool reads, float eps) const {
         float sums[COLUMNS / 2];
         multiply<COLUMNS, WIDE_PANELS>(sums, inputs, tile, last);
-        if (last && arrives >= 0 && threadIdx.x % WARP == 0) arrive(barrier_at(arrives));
+        if (last && reads && threadIdx.x % WARP == 0) arrive(barrier_at(READ));
         Squares asked(squares, ended_row(tile), tokens);
         add_groups<COLUMNS>(ended, sums, tile);
         return rsqrtf(asked.total() / HIDDEN + eps);
@@ -162,7 +161,7 @@ struct Demand {
         for (int pair = 0; pair < PAIRS; ++pair) {
             uint4(&steps)[PAIR] = left[pair % HELD];
             if (pair * 2 >= panels) break;
-            if (any)
+            if (pair > 0 && any)
                 while (lacks(pair)) take(pair);
 #pragma unroll
             for (int panel = 0; panel < 2; ++panel) {
@@ -189,10 +188,10 @@ struct Demand {
         for (int pair = 0; pair < HELD; ++pair) pin(left[pair]);
     }
 
-    // One step of the rows is there, each warp and block another: what is looked for too early is looked for again, and
-    // much that is looked for again and again keeps those waiting who are to tell it.
+    // One step of the last two panels is there, each warp and block another: what is looked for too early is looked for
+    // again, and much that is looked for again and again keeps those waiting who are to tell it.
     __device__ static void await_step(const unsigned char* x, int panels, bool upper, bool lower) {
-        const int step = (blockIdx.x * 5 + thread_anew() / WARP) % (panels * PANEL_STEPS);
+        const int step = panels * PANEL_STEPS - 1 - (blockIdx.x + thread_anew() / WARP) % (2 * PANEL_STEPS);
         const int there = step / PANEL_STEPS * GROUPS * PANEL_STEPS + step % PANEL_STEPS;
         uint4 four;
         do four = seen_four(x + there * STEP_BYTES);

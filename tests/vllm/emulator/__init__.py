@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+HERE = Path(__file__).parent
 _NAME = "predictor_frames"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"),
@@ -34,7 +34,7 @@ class Emulator:
         self._built += 1
         folder = self.folder / f"{source.stem}{self._built}"
         folder.mkdir()
-        for path in (source, *source.parent.glob("*.cuh"), *_HERE.glob("*.c*")):
+        for path in (source, *source.parent.glob("*.cuh"), *HERE.glob("*.c*")):
             shutil.copy(path, folder)
         library = folder / "kernel.so"
         defines = [f"-D{name}={value}" for name, value in sizes.items()]

@@ -39,6 +39,7 @@ inline u32 __float_as_uint(float value) {
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+inline void __nanosleep(u32) {}
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
