@@ -6,6 +6,7 @@ the server: it spends some 25 µs of CPU on a chunk, httpx 130.
 """
 
 import asyncio
+import gc
 import json
 import os
 import platform
@@ -123,6 +124,8 @@ def ignore(record: Record) -> None:
 async def run_level(target: Target, load: Load, streams: int, ended: Callable[[Record], None] = ignore) -> Level:
     """Warm up, then measure. `ended` is told of each measured request. A failed request is a record like any other."""
     requests = load.requests_at(streams)
+    gc.collect()
+    gc.freeze()  # A collector that visits all that is here would be taken for a server that stands still.
     async with target.session(load.timeout_s) as session:
         warmup = await _closed_loop(session, load, streams, range(requests, requests + load.warmup_rounds * streams))
         before = await scraped(session)

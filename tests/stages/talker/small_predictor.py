@@ -63,7 +63,7 @@ def frame_weights(talker: Talker) -> FrameWeights:
     )
 
 
-def fitting_weights(layers: int = 3, device: str = "cpu") -> FrameWeights:
+def fitting_weights(layers: int = 2, device: str = "cpu") -> FrameWeights:
     """What the frame kernel takes, bfloat16; sums within are a thousand and more."""
     talker = random_talker(fitting_config(layers=layers), device, torch.bfloat16)
     for parameter in talker.code_predictor.parameters():
