@@ -40,18 +40,18 @@ struct Attention {
     static __device__ unsigned char* near_keys(int sharers) { return shared + CACHED_AT + sharers * 2 * CACHED_BYTES; }
     static __device__ long cached(int row, int kv_head) { return (long(row) * KV_HEADS + kv_head) * POSITIONS * HEAD; }
 
-    // What earlier launches cached comes to shared memory, for those sharers. By one thread.
-    __device__ void recall(int row, int kv_head, int sharers) const {
+    // What earlier passes cached of a row, if it is one, comes to shared memory, for those sharers. By one thread.
+    __device__ void recall(int row, bool is_one, int kv_head, int sharers) const {
         const u32 barrier = barrier_at(RECALLED + sharers), to = address_of(near_keys(sharers));
-        const int bytes = start * 2 * HEAD;
+        const int bytes = is_one ? start * 2 * HEAD : 0;
         expect_bytes(barrier, 2 * bytes);
-        if (start == 0) return;
+        if (bytes == 0) return;
         bring_bytes(to, keys + cached(row, kv_head), bytes, barrier);
         bring_bytes(to + CACHED_BYTES, values + cached(row, kv_head), bytes, barrier);
     }
 
     // `count` positions of a row from `start` on, in one query head. `qkv` has of each key/value head its queries, key
-    // and value. All of the warps that share a key make it; the first keeps it for later launches.
+    // and value. All of the warps that share a key make it; the first keeps it for later passes.
     __device__ void attend(const unsigned char* qkv, unsigned char* attended, int row, int kv_head, int member) const {
         const int lane = threadIdx.x % WARP, head = kv_head * GROUP + member;
         unsigned char* near = near_keys(sharers());
@@ -87,8 +87,8 @@ struct Attention {
         }
     }
 
-    // Four columns of the attention over positions up to `last`, of which `query` is four columns too. All keys are read
-    // before any is used, and all values: what costs here is waiting.
+    // Four columns of the attention over positions up to `last`, given the same four of the query. All keys are read before
+    // any is used, and all values: what costs here is waiting.
     static __device__ float4 look(const unsigned char* near, float4 query, int last) {
         const int lane = threadIdx.x % WARP;
         const unsigned char* at = near + lane * 8;

@@ -1,5 +1,5 @@
-// Frames as a single launch: a draw for the code with which each begins, and for each of the others a pass of all layers
-// and a head, and a draw, on all multiprocessors of a Hopper GPU.
+// Frames as a single launch: a draw for the code that begins each, and for each of the others a pass of all layers and a
+// head, and a draw, on all multiprocessors of a Hopper GPU.
 //
 // A pass streams the layers' weights (31 MB each at the published sizes) past a few rows. What it costs beyond that is
 // handing results from one product to the next, so the launch stays, and results go from block to block through the
@@ -92,8 +92,8 @@ __device__ void Frames::bring_weights() const {
 __device__ int first_attended(int sharers) { return sharers * HEAD_BLOCKS + blockIdx.x % HEAD_BLOCKS; }
 
 // When a block has seen all of a step's x, every block has read all that was told in the step before. A block's share
-// of those places is cleared before it tells what it has of the next step, without all of which nobody tells or looks for
-// anything of the step behind that, which uses them. The first to be cleared are those of the launch before.
+// of those places is cleared before it tells what it has of the next step, without all of which nobody tells or looks
+// for anything of the step behind that, which uses them. The first to be cleared are those of the launch before.
 __device__ void Frames::prepare() const {
     const int sharers = threadIdx.x % WARP, row = first_attended(sharers);
     Told before = told_in(0, rows * count);
@@ -104,8 +104,8 @@ __device__ void Frames::prepare() const {
 #pragma unroll 1
         for (int layer = 0; layer <= LAYERS; ++layer) {
             const int step = each.step + layer;
-            if (layer < LAYERS && sharers < WARPS / GROUP && row < rows)
-                attention_in(layer, each).recall(row, blockIdx.x / HEAD_BLOCKS, sharers);
+            if (layer < LAYERS && sharers < WARPS / GROUP)
+                attention_in(layer, each).recall(row, row < rows, blockIdx.x / HEAD_BLOCKS, sharers);
             await_bytes(barrier_at(READ), step % 2);
             clear(before);
             show_writes();
@@ -173,7 +173,8 @@ __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) con
                 if (row < tokens) tell_qkv(sums, scale, now.part(QKV_AT), row);
             } else {
                 float2 sums[GateUp::EIGHTS];
-                const float scale = demand.multiply_rows<GateUp::COLUMNS>(sums, whole, x.squares, tile, last, false, eps);
+                const float scale =
+                    demand.multiply_rows<GateUp::COLUMNS>(sums, whole, x.squares, tile, last, false, eps);
                 if (row < tokens) tell_gated(sums, scale, now.part(INNER_AT), row);
             }
             __syncwarp();
@@ -201,20 +202,22 @@ __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) con
     }
 }
 
-// The blocks that make a key/value head's queries, keys and values share its rows.
+// The blocks that make a key/value head's queries, keys and values share its rows. Who has none waits, too: none gets
+// two layers ahead of the warp that recalls.
 __device__ void Frames::attend(int layer, const Pass& pass, Told now, u32& recalled) const {
     constexpr int AT_ONCE = WARPS / GROUP * HEAD_BLOCKS;
     const int sharers = Attention::sharers(), kv_head = blockIdx.x / HEAD_BLOCKS, in_group = threadIdx.x / WARP % GROUP;
     const Attention attention = attention_in(layer, pass);
+    int row = first_attended(sharers);
 #pragma unroll 1
-    for (int row = first_attended(sharers); row < rows; row += AT_ONCE) {
-        if (row >= AT_ONCE) {
-            meet_sharers(sharers);
-            if (in_group == 0 && threadIdx.x % WARP == 0) attention.recall(row, kv_head, sharers);
-        }
+    for (;;) {
         await_bytes(barrier_at(RECALLED + sharers), recalled);
         recalled ^= 1;
-        attention.attend(now.part(QKV_AT), now.part(ATTENDED_AT), row, kv_head, in_group);
+        if (row < rows) attention.attend(now.part(QKV_AT), now.part(ATTENDED_AT), row, kv_head, in_group);
+        row += AT_ONCE;
+        if (row >= rows) break;
+        meet_sharers(sharers);
+        if (in_group == 0 && threadIdx.x % WARP == 0) attention.recall(row, true, kv_head, sharers);
     }
     if (threadIdx.x % WARP == 0) arrive(barrier_at(ATTENTION));
 }
@@ -279,10 +282,11 @@ __device__ void begin_barriers() {
     __syncthreads();
 }
 
-// Draws codes of books `first_book` to `last_book` of so many rows into `codes`, int64 [rows, POSITIONS]. The first pass
-// takes `count` inputs a row, bfloat16 [rows · count, HIDDEN], others what the pass before has drawn. With `first_logits`,
-// bfloat16 [rows, FIRST_STRIDE], code 0 is drawn, too, and inputs are [rows, HIDDEN], the first of two. `words` say of
-// each row how it is drawn (`rows.cuh`), and `seen`, bool [slots, FIRST_ENTRIES], which codes 0 there were in a slot.
+// Draws codes of books `first_book` to `last_book` of so many rows into `codes`, int64 [rows, POSITIONS]. The first
+// pass takes `count` inputs a row, bfloat16 [rows · count, HIDDEN], others what the pass before has drawn. With
+// `first_logits`, bfloat16 [rows, FIRST_STRIDE], code 0 is drawn, too, and inputs are [rows, HIDDEN], the first of two.
+// `words` say of each row how it is drawn (`rows.cuh`), and `seen`, bool [slots, FIRST_ENTRIES], which codes 0 there
+// were in a slot.
 //
 // Weights are packed as `frame_kernel.packed` says; cache is [LAYERS, 2, rows, KV_HEADS, POSITIONS, HEAD]. `told` is
 // [SETS, room, TOLD_BYTES], and `handed` is float32 [BLOCKS, room, PANEL]; all bits of them were set before the first
@@ -293,8 +297,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      const bf16* table, const long long* offsets, const u32* words, const bf16* first_logits,
                      unsigned char* seen, long long* codes, int room, int rows, int count, int first_book,
                      int last_book, float eps) {
-    const Frames frames = {layers,       heads, qk_norm, cos,  sin,  cache, inputs,     told,      handed, table, offsets, words,
-                           first_logits, seen,  codes,   room, rows, count, first_book, last_book, eps};
+    const Frames frames = {layers, heads,  qk_norm, cos,   sin,          cache, inputs, told,
+                           handed, table,  offsets, words, first_logits, seen,  codes,  room,
+                           rows,   count,  first_book, last_book, eps};
     begin_barriers();
     if (threadIdx.x < WORKERS) {
         take_registers<REGISTERS>();

@@ -42,8 +42,8 @@ __device__ void announce(void* at, float2 two) {
 }
 
 __device__ void announce(void* at, uint4 four) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(four.x), "r"(four.y), "r"(four.z),
-                 "r"(four.w)
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at),
+                 "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
                  : "memory");
 }
 
@@ -120,7 +120,8 @@ __device__ void take_registers() {
 __device__ void multiply(float (&sums)[8], uint4 left, u32 right) {
     asm volatile(
         "{\n.reg .b64 right;\nmov.b64 right, {%12, 0x40000040};\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, right, 1, 1, 1, 0;\n}"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, right, 1, 1, 1, 0;\n}"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),
           "+f"(sums[7])
         : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right));

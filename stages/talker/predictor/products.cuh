@@ -58,7 +58,8 @@ struct Squares {
     uint4 four;
 
     __device__ Squares(const unsigned char* squares, int row, int tokens)
-        : at(squares + row * SQUARES_BYTES + thread_anew() % 4 * 16), inside(row < tokens), four(make_uint4(0, 0, 0, 0)) {
+        : at(squares + row * SQUARES_BYTES + thread_anew() % 4 * 16), inside(row < tokens) {
+        four = make_uint4(0, 0, 0, 0);
         ask();
     }
 
@@ -206,8 +207,8 @@ struct Demand {
         }
     }
 
-    // What both groups have of the rows that this one ends: two columns of every eight. `turn` is another than before: a
-    // place is used again when all have met once more.
+    // What both groups have of the rows that this one ends: two columns of every eight. `turn` is another than before:
+    // a place is used again when all have met once more.
     template <int COLUMNS>
     __device__ void add_groups(float2 (&ended)[COLUMNS / 8], const float (&sums)[COLUMNS / 2], int turn) const {
         float4* place = reinterpret_cast<float4*>(shared + EXCHANGE_AT + turn % 2 * EXCHANGE_BYTES);

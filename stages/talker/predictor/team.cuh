@@ -5,8 +5,8 @@
 __device__ int team() { return blockIdx.x / MEMBERS; }
 __device__ int member() { return blockIdx.x % MEMBERS; }
 
-// Two columns of a row, and those eight behind them, become what the next product multiplies. 16 threads that follow one
-// another have a team's columns of it.
+// Two columns of a row, and those eight behind them, become what the next product multiplies. 16 threads in a row have a
+// team's columns of it.
 __device__ void tell_row(Row to, int row, u32 column, uint2 four, bool inside = true) {
     const float4 value = widened(four);
     float square = dot(value, value);
