@@ -1,4 +1,4 @@
-"""Runs a pass of the code predictor on a CPU, in an order that a seed chooses. See `emulator.cpp`."""
+"""Runs the code predictor's frame kernel on a CPU, in an order that a seed chooses. See `emulator.cpp`."""
 
 import ctypes
 import shutil
