@@ -91,9 +91,10 @@ __device__ void Frames::bring_weights() const {
 // Of the rows that a block attends to, the first of all that share a key.
 __device__ int first_attended(int sharers) { return sharers * HEAD_BLOCKS + blockIdx.x % HEAD_BLOCKS; }
 
-// When a block has seen all of a step's x, every block has read all that was told in the step before. A block's share
-// of those places is cleared before it tells what it has of the next step, without all of which nobody tells or looks
-// for anything of the step behind that, which uses them. The first to be cleared are those of the launch before.
+// When a block has seen all of a step's x, every block has read all that was told in the step before. A layer's share of
+// those places is cleared before the block tells the next step's x, without all of which nobody begins that step, and
+// they are used in the one behind it. A head's share is cleared before anything is told in the next pass's first layer,
+// without all of which nobody ends that. The first to be cleared are those of the launch before.
 __device__ void Frames::prepare() const {
     const int sharers = threadIdx.x % WARP, row = first_attended(sharers);
     Told before = told_in(0, rows * count);
@@ -149,6 +150,7 @@ __device__ void Frames::work() const {
 __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) const {
     const int tokens = pass.tokens, tiles = (tokens + TILE_ROWS - 1) / TILE_ROWS;
     const int group = __shfl_sync(ALL, int(threadIdx.x) / GROUP_THREADS, 0);
+    if (pass.number > 0) await_bytes(barrier_at(CLEARED), (pass.step - 1) % 2);
 #pragma unroll 1
     for (int half = 0;; ++half) {
         const int layer = half / 2, step = pass.step + layer;
@@ -158,7 +160,6 @@ __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) con
                          u32(pass.number * PASS_PANELS + layer * LAYER_PANELS +
                              (attending ? 0 : WIDE_PANELS + Output::PANELS))};
         const Inputs whole = {x.x, HIDDEN / STEP, 0, WIDE_PANELS};
-        if (attending && step > 0) await_bytes(barrier_at(CLEARED), (step - 1) % 2);
 #pragma unroll 1
         for (int tile = 0; tile < tiles; ++tile) {
             const int row = demand.ended_row(tile);
@@ -195,6 +196,7 @@ __device__ Told Frames::tell_pass(const Pass& pass, Told now, u32& recalled) con
             if (row < tokens) hand(sums, handed + blockIdx.x * now.rows * (4 * PANEL), row, half % 2);
             __syncwarp();
         }
+        if (!attending) await_bytes(barrier_at(CLEARED), step % 2);
         const Told next = attending ? now : told_in(step + 2, tokens);
         const Row sum = attending ? next.row_at(MIDDLE_AT, MIDDLE_SQUARES_AT) : next.row_at(X_AT, X_SQUARES_AT);
         add_rows(sum, x.x, handed + team() * MEMBERS * now.rows * (4 * PANEL), tokens, now.rows, half % 2);
