@@ -30,6 +30,7 @@ _INTEGERS, _FLOATS = 7, 5
 WORDS = _INTEGERS + _FLOATS + CODEBOOKS
 """That a row is told."""
 _HEAD_ROWS = 8
+"""A multiple of so many rows of the codec head are multiplied."""
 _TABLE_ROWS = 8192
 """Rows of the text table that are computed at once."""
 

@@ -121,7 +121,7 @@ def table(graph: torch.cuda.CUDAGraph) -> None:
     )
     added = defaultdict(list)
     for (_, before, _), (start, end, name) in itertools.pairwise(spans):
-        kind = name if name in ("predictor_frames", "draw", "finish") else "other"
+        kind = name if name in ("predictor_frames", "finish") else "other"
         added[kind].append(end - before if start < before else end - start)
     for kind, times in added.items():
         print(f"  {kind:16} {len(times) / 5:4.0f} launches, {sum(times) / len(times):6.2f} us each")
